@@ -3,8 +3,8 @@
 In: `Parts`, the output of the compiler. Out: the folder, and the `Manifest` that describes it. The
 same parts give the same bytes.
 
-    write_package(Path("build/digits"), Parts(name="digits", ..., programs={"wasm":
-    ProgramParts(buffers, steps)}))
+    parts = Parts(manifest, programs={"wasm": ProgramParts(buffers, steps)}, ...)
+    write_package(Path("build/digits"), parts)
 
 `runtime_js/` is copied (see `runtime_files`); no JavaScript is generated.
 """

@@ -1,10 +1,12 @@
 """Traces: the steps of a schedule as plain JSON data, so that they can be stored and replayed.
 
     [{"primitive": "split", "arguments": ["i", [null, 8]]},
+     {"primitive": "partition", "arguments": ["i_0", {"expr": ["floordiv", "n", 8]}]},
      {"primitive": "vectorize", "arguments": ["i_1"]}]
 
-An expression (where `partition` cuts a symbolic loop) is written as the manifest writes sizes: a
-number, a symbol's name, or `["floordiv", a, b]`, under the key `expr`.
+The arguments are those of the primitive: in `split`, `null` is the factor that follows from the
+others. An expression, such as the place where `partition` cuts a loop, stands under the key `expr`:
+a number, the name of a variable, or an operator with its operands. Variables are equal by name.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def step(primitive: str, arguments: tuple[Any, ...]) -> Step:
 
 
 def arguments_of(recorded: Step) -> list[Any]:
-    """The arguments of a recorded step, ready for its primitive."""
+    """The arguments of a recorded step. Tuples have become lists, which primitives take, too."""
     return [_from_json(argument) for argument in recorded["arguments"]]
 
 

@@ -1,10 +1,11 @@
 """Write the page of a search as trees of elements, with charts in SVG.
 
-    element("p", "The kernel ", element("b", name), class_="note")      # every text is escaped
+    element("p", "The kernel ", element("b", name), class_="note")      # texts are escaped, CSS not
     bar(0.5, "before"), share_chart(0.3, 0.6), curve(search, lowest)
 
-Charts hold shapes only, and the page holds the texts beside them: so shapes stretch to the width of
-the screen, and texts keep their size. Colours are classes of `report.css`.
+Bars and shares hold shapes only, which stretch to the width of the screen; their texts stand beside
+them and keep their size. Curves have a fixed shape and hold the labels of their axes. Colours are
+classes of `report.css`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ MAX_SHORT_TILE = 6
 larger errors.
 """
 MAX_BLOCK_TAPS = 5
-"""The longest window that is one block of taps. Longer windows have blocks as long as a tile."""
+"""The longest window that is one block of taps. Longer windows, and all windows of tiles of one
+output, have blocks of as many taps as a tile's outputs are apart: the tile's length times the
+stride.
+"""
 LOAD_COST = 3
 """Multiply-adds that each transformed weight must save in a run. They pay for the weight's memory
 and for loading it, which takes as long as eighty multiply-adds (chosen by hand).
@@ -273,7 +276,9 @@ def _product_rows(count: int, weights: int, machine: Machine) -> int:
     """The rows of full register tiles that take as long as `count` rows with `weights` weights.
 
     A product has a row for each tile of outputs. A remainder of three rows or more takes as long as
-    one further row, and so does the start of a product.
+    one further row, and so does the start of a product. Weights that no cache holds are waited for:
+    after the first register tile, the wait takes as long as some rows; a single register tile takes
+    at least as long as its weights need to arrive.
     """
     full, remainder = divmod(count, machine.tile.rows)
     rows = count + (remainder > 2)

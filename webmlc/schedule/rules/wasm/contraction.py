@@ -202,9 +202,12 @@ class _Tiling:
             self.fetch(fetched, times, prefetch)
 
     def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
-        """How many times a panel is fetched before it is read: once, or never if a single tile
-        reads it, in order. If the count depends on the number of rows, or on how often rows are
-        walked, it is known only at run time.
+        """How many times a panel is fetched before tiles of `heights` read it: once or never.
+
+        A panel that a single tile reads once, in order, is not fetched: the hardware's prefetcher
+        does the same. If the number of full tiles is known only at run time and they have phases,
+        the panel is fetched unless there is no full tile. If `walk` repeats a single tile, the
+        panel is fetched unless `walk` has one iteration.
         """
         (first, *others), count = heights, as_int(heights[0].count)
         if count is None and self.phases(1) > 1:
@@ -265,8 +268,9 @@ class _Tiling:
         return self.facts.panel
 
     def phases(self, rows: int, half: str | None = None) -> int:
-        """The number of accumulators of a tile of `rows` rows that take turns along the reduction;
-        half the number if each has a panel of both halves.
+        """The number of phases of a tile of `rows` rows: the sets of accumulators that take turns
+        along the reduction, so that a multiply-add need not wait for the one before it. Half the
+        number if each set has a panel of both halves.
         """
         panels, depth = self.widest_columns(rows) // self.facts.panel, self.facts.depth
         if not self.parameters.takes_turns or depth <= panels or depth % panels:
@@ -274,8 +278,9 @@ class _Tiling:
         return panels if half is None else panels // 2
 
     def strips(self, height: Part) -> int:
-        """The most strips of a panel. Tiles of several rows count as many if their number is known
-        only at run time: they read a panel from end to end.
+        """The most strips of a panel. A panel that several tiles read is read from end to end, as
+        one strip. Tiles of several rows count as several tiles if their number is known only at run
+        time.
         """
         is_many = height.size > 1 and as_int(height.count) is None
         return 1 if is_many else self.parameters.strips
