@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,23 @@ def test_a_kernel_in_a_function_sees_its_closure() -> None:
 @pytest.mark.parametrize("program", [mm_relu, blur, from_tvm, liberties], ids=lambda p: p.name)
 def test_the_printed_program_reads_as_the_same_program(program: Any) -> None:
     assert from_source(program.script(), {"T": T}).function == program.function
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for i in range(n):\n    if i + 1 < n:\n        B[i] = A[i + 1]",
+        "for i in range(n):\n    for j in range(n - i):\n        B[i] = A[i + j]",
+        "for i in range(n):\n    B[i] = A[T.max(T.min(i + 5, n - 1), 0)]",
+        "for i in range(n * 4):\n    B[i // 4] = 1.0\nfor i in range(n):\n    B[i] = A[(i + 3) % n]",
+        "for i in range(n):\n    B[i] = A[i - 1 if i >= 1 else 0]",
+        "for i, j in T.grid(n, 1):\n    B[i * 1 + j] = A[n - 1 - i]",
+        "for i in range(n):\n    if i > 0 and i - 1 < n:\n        B[i - 1] = A[i]",
+    ],
+)
+def test_symbolic_indices_that_stay_inside(body: str) -> None:
+    head = '@T.prim_func\ndef f(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")):\n'
+    assert from_source(head + indent(body, "    "), {"T": T, "n": n, "range": range}).name == "f"
 
 
 def test_the_error_names_the_file_and_the_line() -> None:

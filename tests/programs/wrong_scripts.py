@@ -64,6 +64,17 @@ WRONG: dict[str, str] = {
     "an index below the first": ":for i in range(8):\n    B[i] = A[i - 1]",
     "a longer loop": ":for i in range(9):\n    B[i] = 1.0",
     "a condition that does not bound": (":for i in range(16):\n    if i < 12:\n        B[i] = 1.0"),
+    "an index beyond its condition": (
+        ":for i in range(16):\n    if i < 8:\n        B[T.min(i, 7)] = A[i + 1]"
+    ),
+    "an index below its condition": ":for i in range(8):\n    if i >= 1:\n        B[i] = A[i - 2]",
+    "an index beyond an else": (
+        ":for i in range(16):\n    if i >= 9:\n        B[0] = 1.0\n    else:\n        B[i] = 1.0"
+    ),
+    "an index of a loop that shrinks": (
+        ":for i in range(16):\n    for j in range(16 - i):\n        B[0] = A[j]"
+    ),
+    "a remainder by too much": ":for i in range(16):\n    B[i % 9] = 1.0",
     "an index from data": ":for i in range(8):\n    B[i] = A[I[i]]",
     "an axis below its loop": (
         ":for i in range(16):\n    with T.block('B'):\n        v = T.axis.spatial(8, i)\n"

@@ -5,9 +5,10 @@ In: a function that `loops.verify` accepts. Out: pairs of a part and a message. 
 - Every index of a buffer stays inside the buffer. The proof uses the extents of loops and axes, and
   the conditions around the access: `if i + 1 < n: B[i] = A[i + 1]` is inside.
 - An axis is bound to values that it has.
-- No two iterations of a loop that runs in any order write one element of a shared buffer, and no
-  two values of a spatial axis do.
-- An output is written before it is read: its first content is undefined.
+- The variable of a loop that runs in any order is part of an index or of a condition of each store
+  to a buffer that others see, and a spatial axis is part of an index. Otherwise all iterations
+  would write the same elements.
+- The first access to an output or a temporary is not a read: its first content is undefined.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds, iterations
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, const
+from webmlc.core.bounds import SYMBOL, Ranges, bounds, iterations
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -33,6 +34,7 @@ from webmlc.loops.ir import (
     expressions,
     loads_in,
     own_loads,
+    stores,
     walk_statements,
 )
 
@@ -43,27 +45,40 @@ _UNORDERED = ("parallel", "vectorized", "thread_binding")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What holds at a statement: the ranges of variables, their last values, the conditions, and
-    the values of axes and lets by the loops around them.
+    """What holds at a statement.
+
+    - `ranges`: the interval of each variable. `last`: the last value of a variable, as far as it
+      grows with all variables in it.
+    - `smaller`: pairs (a, b) with a < b, from the loops and the conditions around the statement.
+    - `guards`: the loop variables in these conditions.
+    - `meaning`: the values of axes and lets by the loops around them.
+    - `unordered`: the loops that run in any order.
     """
 
     ranges: Ranges
-    last: Mapping[Var, Expr]
-    conditions: tuple[Expr, ...] = ()
+    last: Mapping[Var, Expr] = field(default_factory=dict)
+    smaller: tuple[tuple[Expr, Expr], ...] = ()
+    guards: frozenset[Var] = frozenset()
     meaning: Mapping[Var, Expr] = field(default_factory=dict)
     unordered: tuple[For, ...] = ()
 
     def with_variable(self, var: Var, extent: Expr) -> _Place:
         """The place inside a loop or a block axis of this extent."""
-        last = substitute(extent, self.last) - 1
+        last = {var: substitute(extent, self.last) - 1} if _rises(extent, self) else {}
         return replace(
             self,
             ranges={**self.ranges, var: iterations(extent, self.ranges)},
-            last={**self.last, var: last},
+            last={**self.last, **last},
+            smaller=(*self.smaller, (var, extent)),
         )
 
     def with_condition(self, condition: Expr) -> _Place:
-        return replace(self, conditions=(*self.conditions, *_conjuncts(condition)))
+        """The place where a condition holds."""
+        pairs = (pair for part in _conjuncts(condition) for pair in _smaller(part))
+        guards = variables(substitute(condition, self.meaning))
+        return replace(
+            self, smaller=(*self.smaller, *pairs), guards=self.guards | frozenset(guards)
+        )
 
 
 def check_program(function: LoopFunction) -> Iterator[Problem]:
@@ -71,7 +86,7 @@ def check_program(function: LoopFunction) -> Iterator[Problem]:
     if not function.outputs:
         yield function.params[-1], "no parameter is written, so the kernel has no output"
         return
-    place = _Place({symbol: Interval(1, SYMBOL.high) for symbol in function.symbols}, {})
+    place = _Place(dict.fromkeys(function.symbols, SYMBOL))
     yield from _check(function.body, place)
     yield from _reads_before_writes(function)
 
@@ -115,32 +130,21 @@ def _check_block(block: Block, place: _Place) -> Iterator[Problem]:
         inner = inner.with_variable(axis.var, axis.extent)
         meaning = {**inner.meaning, axis.var: substitute(binding, place.meaning)}
         inner = replace(inner, meaning=meaning)
-    written = [s for s in walk_statements(block.body) if isinstance(s, Store)]
-    for axis in block.axes:
-        users = {
-            v
-            for s in written
-            for root in (*s.indices, *_let_values(block))
-            for v in variables(root)
-        }
-        if (
-            axis.kind == "spatial"
-            and as_int(axis.extent) != 1
-            and written
-            and axis.var not in users
-        ):
+    writes = list(stores(block.body))
+    values = [s.value for s in walk_statements(block.body) if isinstance(s, Let)]
+    users = {
+        v for root in (*values, *(i for s in writes for i in s.indices)) for v in variables(root)
+    }
+    for axis in block.axes if writes else ():
+        if axis.kind == "spatial" and as_int(axis.extent) != 1 and axis.var not in users:
             yield (
                 axis.var,
                 f"{axis.var.name} is a spatial axis, and each of its values writes the same "
-                f"elements of {written[0].buffer.name}. Make it a reduce axis",
+                f"elements of {writes[0].buffer.name}. Make it a reduce axis",
             )
     if block.init is not None:
         yield from _check(block.init, inner)
     yield from _check(block.body, inner)
-
-
-def _let_values(block: Block) -> list[Expr]:
-    return [s.value for s in walk_statements(block.body) if isinstance(s, Let)]
 
 
 # -- indices ---------------------------------------------------------------------------------------
@@ -180,55 +184,69 @@ def _check_access(
 
 def _is_inside(index: Expr, extent: Expr, place: _Place) -> bool:
     """True if 0 ≤ index < extent follows from the ranges and the conditions."""
-    return _is_below(index, extent, place) and _is_at_least_zero(index, place)
+    return _is_not_negative(index, place) and _is_below(index, extent, place)
 
 
 def _is_below(index: Expr, extent: Expr, place: _Place) -> bool:
-    size = as_int(extent)
-    if size is not None and bounds(index, place.ranges).high < size:
-        return True
-    index, extent = simplify(index), simplify(extent)
-    last = substitute(index, place.last)
-    if _rises(index) and _is_positive(extent - last, place):
-        return True
-    smaller = (pair for condition in place.conditions for pair in _smaller(condition))
-    return any(
-        (distance := as_int(simplify(index - left))) is not None
-        and _is_positive(simplify(right - distance), place, extent)
-        for left, right in smaller
-    )
-
-
-def _is_positive(value: Expr, place: _Place, at_most: Expr | None = None) -> bool:
-    """True if `value` is above 0; with `at_most`, if `value` is at most that."""
-    difference = simplify(value if at_most is None else at_most - value + 1)
-    return bounds(difference, place.ranges).low > 0
-
-
-def _is_at_least_zero(index: Expr, place: _Place) -> bool:
-    if bounds(index, place.ranges).low >= 0:
-        return True
-    larger = (pair for condition in place.conditions for pair in _smaller(condition))
-    return any(
-        (distance := as_int(simplify(index - right))) is not None
-        and bounds(simplify(left + 1 + distance), place.ranges).low >= 0
-        for left, right in larger
-    )
-
-
-def _rises(index: Expr) -> bool:
-    """True if the index grows with all its variables: it is made of sums and products of variables
-    and of numbers that are not negative, and of differences from numbers.
-    """
     match index:
-        case Var():
-            return True
+        case Call(op="min", args=(a, b)):
+            return _is_below(a, extent, place) or _is_below(b, extent, place)
+        case Call(op="max", args=(a, b)):
+            return _is_below(a, extent, place) and _is_below(b, extent, place)
+        case Call(op="select", args=(condition, a, b)):
+            otherwise = place.with_condition(_negated(condition))
+            return _is_below(a, extent, place.with_condition(condition)) and _is_below(
+                b, extent, otherwise
+            )
+        case Call(op="floormod", args=(_, divisor)) if _is_positive(divisor, place):
+            return _is_positive(extent - divisor + 1, place)
+        case Call(op="floordiv", args=(a, divisor)) if _is_positive(divisor, place):
+            return _is_below(a, extent * divisor, place)
+    highest = substitute(index, place.last) if _rises(index, place) else index
+    return _is_positive(extent - index, place) or _is_positive(extent - highest, place)
+
+
+def _is_not_negative(index: Expr, place: _Place) -> bool:
+    match index:
+        case Call(op="min", args=(a, b)):
+            return _is_not_negative(a, place) and _is_not_negative(b, place)
+        case Call(op="max", args=(a, b)):
+            return _is_not_negative(a, place) or _is_not_negative(b, place)
+        case Call(op="select", args=(condition, a, b)):
+            otherwise = place.with_condition(_negated(condition))
+            return _is_not_negative(a, place.with_condition(condition)) and _is_not_negative(
+                b, otherwise
+            )
+        case Call(op="floormod", args=(_, divisor)):
+            return _is_positive(divisor, place)
+        case Call(op="floordiv", args=(a, divisor)) if _is_positive(divisor, place):
+            return _is_not_negative(a, place)
+    return _is_positive(index + 1, place)
+
+
+def _is_positive(value: Expr, place: _Place) -> bool:
+    """True if value > 0 follows from the ranges, or from one pair a < b: then b - a ≥ 1, and it is
+    enough that value ≥ b - a.
+    """
+    value = simplify(value)
+    return bounds(value, place.ranges).low > 0 or any(
+        bounds(simplify(value - (b - a)), place.ranges).low >= 0 for a, b in place.smaller
+    )
+
+
+def _rises(index: Expr, place: _Place) -> bool:
+    """True if an expression never falls where a variable in it grows: it consists of variables and
+    numbers that are not negative, of their sums and products, and of differences from numbers.
+    """
+    match simplify(index):
+        case Var() as var:
+            return place.ranges[var].low >= 0
         case Const(value=value):
             return value >= 0
         case Call(op="add" | "mul", args=(a, b)):
-            return _rises(a) and _rises(b)
+            return _rises(a, place) and _rises(b, place)
         case Call(op="sub", args=(a, Const())):
-            return _rises(a)
+            return _rises(a, place)
     return False
 
 
@@ -242,11 +260,11 @@ _OPPOSITES = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
 def _negated(condition: Expr) -> Expr:
-    """The condition of `else`, if it is one comparison; else a condition that says nothing."""
+    """The condition of `else`. If it is no comparison, no pair follows from it."""
     match condition:
         case Call(op=op, args=args) if op in _OPPOSITES:
             return Call(_OPPOSITES[op], args, condition.dtype)
-    return const(1)
+    return call("bit_not", condition)
 
 
 def _smaller(condition: Expr) -> Iterator[tuple[Expr, Expr]]:
@@ -268,8 +286,8 @@ def _check_races(store: Store, place: _Place) -> Iterator[Problem]:
     """Check that the iterations of unordered loops write different elements."""
     if store.buffer.scope == "local":
         return
-    roots = [substitute(root, place.meaning) for root in (*store.indices, *place.conditions)]
-    users = {v for root in roots for v in variables(root)}
+    indices = (substitute(index, place.meaning) for index in store.indices)
+    users = place.guards.union(*map(variables, indices))
     for loop in place.unordered:
         is_shared = store.buffer.scope == "shared" and (loop.thread or "").startswith("blockIdx")
         if loop.var not in users and as_int(loop.extent) != 1 and not is_shared:
@@ -282,8 +300,7 @@ def _check_races(store: Store, place: _Place) -> Iterator[Problem]:
 
 def _reads_before_writes(function: LoopFunction) -> Iterator[Problem]:
     """Check that the first access to each output and temporary is not a read."""
-    inputs = function.params[: len(function.params) - function.outputs]
-    written = set(inputs)
+    written = set(function.input_params())
     for stmt in walk_statements(function.body):
         for load in own_loads(stmt):
             if load.buffer not in written:
