@@ -283,16 +283,17 @@ class _Move:
         name, loop = self.consumer.name, self.target.var.name
         if end < start:
             self.edit.refuse(f"block {name!r} runs before loop {loop!r} ends", name, loop)
-        own = self.scan(self.block_path)
-        own_accesses = own.by_buffer()
+        block_scan = self.scan(self.block_path)
+        block_accesses = block_scan.by_buffer()
         for other in order[start + 1 : end]:
             scanned = self.scan(self.edit.block(other.name)[0])
             for buffer, accesses in scanned.by_buffer().items():
                 theirs = [a for a in accesses if a.block == other.name]
-                mine = [a for a in own_accesses.get(buffer, []) if a.block == name]
+                mine = [a for a in block_accesses.get(buffer, []) if a.block == name]
                 if not any(a.writes for a in theirs + mine) or not theirs or not mine:
                     continue
-                if not disjoint(own.region(mine), scanned.region(theirs), self.edit.ranges()):
+                regions = block_scan.region(mine), scanned.region(theirs)
+                if not disjoint(*regions, self.edit.ranges()):
                     shared = f"shares buffer {buffer!r} with block {name!r}"
                     self.edit.refuse(
                         f"block {other.name!r}, in between, {shared}", name, other.name

@@ -198,7 +198,7 @@ def _written(
         for stmt in walk_statements(implementation.body)
         if isinstance(stmt, Binder)
     }
-    own = {b: replace(b, name=edit.name(b.name)) for b in implementation.allocations}
+    allocations = {b: replace(b, name=edit.name(b.name)) for b in implementation.allocations}
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
@@ -210,10 +210,10 @@ def _written(
 
     def element(buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
         place = places.get(buffer.name)
-        return Load(own[buffer], indices) if place is None else place.element(indices)
+        return Load(allocations[buffer], indices) if place is None else place.element(indices)
 
     body = map_statements(substitute_statement(implementation.body, renamed), rule)
-    return map_accesses(body, element), own.values()
+    return map_accesses(body, element), allocations.values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,5 +108,5 @@ def _registers(section: Stmt, lanes: Mapping[Buffer, int]) -> int:
 
 def _named(stmt: Stmt) -> int:
     """The most registers of loop variables and lets around any statement inside `stmt`."""
-    own = 1 if isinstance(stmt, For) else stmt.value.lanes if isinstance(stmt, Let) else 0
-    return own + max(map(_named, child_statements(stmt)), default=0)
+    lanes = 1 if isinstance(stmt, For) else stmt.value.lanes if isinstance(stmt, Let) else 0
+    return lanes + max(map(_named, child_statements(stmt)), default=0)

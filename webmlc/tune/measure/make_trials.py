@@ -245,11 +245,11 @@ def model_trial(
     for key, calls in places.items():
         task, kernel = every[key]
         values = [task.sizes[s.name] for s in kernel.symbols]
-        own = range(first_symbol + len(symbols), first_symbol + len(symbols) + len(values))
+        symbol_slots = range(first_symbol + len(symbols), first_symbol + len(symbols) + len(values))
         symbols += values
         slots[key] = []
         for call in calls:
-            slots[key].append((*range(len(addresses), len(addresses) + len(call)), *own))
+            slots[key].append((*range(len(addresses), len(addresses) + len(call)), *symbol_slots))
             addresses += [starts[region] + offset for region, offset in call]
     kernels: dict[str, Candidate] = {}
     steps = [_calls(scheduled, kernels, slots) for scheduled in sets]
