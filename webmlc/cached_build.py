@@ -26,7 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webmlc.build_options import BuildOptions
-from webmlc.core.dependencies import Dependencies, FileState, noted_dependencies
+from webmlc.core.dependencies import (
+    OPERATOR_GROUP,
+    Dependencies,
+    FileState,
+    noted_dependencies,
+)
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
@@ -113,7 +118,7 @@ class CachedBuild:
 
 def installed_operators() -> list[tuple[str, str]]:
     """The names and versions of the installed packages that offer operators."""
-    points = entry_points(group="webmlc.operators")
+    points = entry_points(group=OPERATOR_GROUP)
     return sorted({(p.dist.name, p.dist.version) for p in points if p.dist is not None})
 
 

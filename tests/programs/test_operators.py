@@ -15,7 +15,7 @@ from webmlc import operator, te
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.core.machine import Device
 from webmlc.graph.compute import Tensor
-from webmlc.graph.table import OPS
+from webmlc.graph.table import OPS, with_rows
 
 TARGETS: tuple[Device, ...] = ("wasm", "webgpu")
 DOMAIN = "com.example"
@@ -143,6 +143,28 @@ def test_an_elementwise_operator_has_a_gradient(target: Device, tmp_path: Path) 
     x = np.float32([-2, -0.5, 0.25, 0.9, 3])
     outputs, _ = run(model, tmp_path, target, {"x": x}, bend)
     np.testing.assert_allclose(outputs["dx"], np.where(x * x > 1, 2 * x, x), rtol=1e-5)
+
+
+def test_builds_at_once_share_the_row_of_an_operator() -> None:
+    key = DOMAIN, "Smear"
+    with with_rows([smear.row]):
+        with with_rows([smear.row]):
+            assert OPS[key] is smear.row
+        assert OPS[key] is smear.row
+        with (
+            pytest.raises(UserError, match="is defined twice"),
+            with_rows([operator(DOMAIN, "Smear")(lambda x: x).row]),
+        ):
+            pass
+        assert OPS[key] is smear.row
+    assert key not in OPS
+
+
+def test_an_operator_returns_tensors(tmp_path: Path) -> None:
+    wrong = operator(DOMAIN, "Smear")(lambda x: 3)
+    model = model_of([custom("Smear", ["x"], ["y"])], {"x": [4, 4]}, ["y"])
+    with pytest.raises(UnsupportedError, match="returns 3, no tensor"):
+        webmlc.build(model, tmp_path, operators=[wrong], progress=False)
 
 
 def test_kinds_follow_from_the_functions() -> None:

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
+OPERATOR_GROUP = "webmlc.operators"
+"""The group of entry points by which installed packages offer operators (`programs.operators`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:

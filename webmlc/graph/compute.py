@@ -203,6 +203,22 @@ def scatter(
     return Tensor(name, tuple(shape), dtype, axes, body)
 
 
+def stages_of(roots: Sequence[Tensor]) -> list[Tensor]:
+    """All tensors that `roots` need, and these themselves, producers before readers."""
+    order: dict[Tensor, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        tensor, expanded = stack.pop()
+        if tensor in order:
+            continue
+        if expanded:
+            order[tensor] = None
+            continue
+        stack.append((tensor, True))
+        stack.extend((source, False) for source in reversed(tensor.sources))
+    return list(order)
+
+
 def identity(combine: str, dtype: DType) -> Const:
     """The identity of a reduction. For integers, ±infinity is their largest or smallest value."""
     value = SCALAR_OPERATORS[combine].identity

@@ -9,12 +9,14 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 
+from webmlc.core.dependencies import OPERATOR_GROUP
 from webmlc.core.errors import UserError
 from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
@@ -67,13 +69,15 @@ OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row for module in MODULES for row in module.OPS
 }
 
-ENTRY_POINTS = "webmlc.operators"
-"""The group of entry points by which installed packages offer operators (`programs.operators`)."""
+OWN_DOMAINS = frozenset({"ai.onnx", *(domain for domain, _ in OPS)})
+"""The domains of the table's operators. Operators of people's own have other domains."""
+_builds: Counter[tuple[str, str]] = Counter()
+"""The number of builds that need each row of people's own now."""
 
 
 @contextmanager
 def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
-    """Have further rows in the table, for one build. Raises `UserError` if another build has other
+    """Have further rows in the table during a build. Raises `UserError` if another build has other
     rows of these names at the same time.
     """
     added: list[tuple[str, str]] = []
@@ -82,20 +86,23 @@ def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
             key = row.domain, row.name
             if OPS.setdefault(key, row) is not row:
                 raise UserError(f"the operator {row.domain}.{row.name} is defined twice")
+            _builds[key] += 1
             added.append(key)
             if row.kind == "elementwise":
                 training.DIFFERENTIABLE[training.full_name(*key)] = row
         yield
     finally:
         for key in added:
-            OPS.pop(key, None)
-            training.DIFFERENTIABLE.pop(training.full_name(*key), None)
+            _builds[key] -= 1
+            if not _builds[key]:
+                OPS.pop(key, None)
+                training.DIFFERENTIABLE.pop(training.full_name(*key), None)
 
 
 @cache
 def installed_rows() -> dict[tuple[str, str], Operator]:
     """The rows that installed packages offer. Each entry point names a custom operator."""
-    rows = (point.load().row for point in entry_points(group=ENTRY_POINTS))
+    rows = (point.load().row for point in entry_points(group=OPERATOR_GROUP))
     return {(row.domain, row.name): row for row in rows}
 
 

@@ -34,6 +34,7 @@ from webmlc.graph.compute import (
     Tensor,
     compute,
     placeholder,
+    stages_of,
 )
 from webmlc.graph.fuse.choose_padding import is_constant
 from webmlc.graph.ir import Function, Node, Region, TensorType
@@ -136,7 +137,7 @@ class _Lowering:
             if places[value].region is not None:
                 parts[value] = places[value].parts(self.tensors.get(value), parts.get(value, ()))
         roots = [self.tensors[v] for v in self.body.outputs if v not in parts]
-        order = _stages((*roots, *(part.tensor for group in parts.values() for part in group)))
+        order = stages_of((*roots, *(part.tensor for group in parts.values() for part in group)))
         distinct = {placeholders[v]: v for v in reversed(self.body.inputs)}
         read_inputs = [
             v for v in self.body.inputs if v in distinct.values() and placeholders[v] in order
@@ -206,7 +207,7 @@ class _Lowering:
         is_last = node.outputs[0] in self.body.outputs
         if not is_last or not is_constant(node) or inputs[0] is None:
             return False
-        stages = _stages((inputs[0],))
+        stages = stages_of((inputs[0],))
         return any(isinstance(stage.body, Reduction) or stage.is_stored for stage in stages)
 
     def is_map_of(self, node: Node, value: str, parts: Mapping[str, tuple[Part, ...]]) -> bool:
@@ -420,22 +421,6 @@ def _symbol_names(body: Function) -> frozenset[str]:
 def _is_of_stage(symbol: str, stage: str) -> bool:
     """True if a symbol has the name of a stage, or a name that begins like its loops and axes."""
     return symbol == stage or symbol.startswith((f"{stage}_", f"v_{stage}_"))
-
-
-def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:
-    """All tensors that `roots` need, producers before readers."""
-    order: dict[Tensor, None] = {}
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        tensor, expanded = stack.pop()
-        if tensor in order:
-            continue
-        if expanded:
-            order[tensor] = None
-            continue
-        stack.append((tensor, True))
-        stack.extend((source, False) for source in reversed(tensor.sources))
-    return list(order)
 
 
 def _count_readers(order: list[Tensor]) -> dict[Tensor, list[Tensor]]:

@@ -23,26 +23,33 @@ class StageNest:
     nest.around(Store(y, indices, value), init)     # for y_0, y_1, y_r0 in ...: block "y"
 
     `slices` are its spatial axes. `axis_vars` maps the variables of the stage to the axis variables
-    of the block.
+    of the block. `labels` are the names of the loops; without them, the name of the stage and a
+    number name each loop.
     """
 
     def __init__(
-        self, name: str, slices: Sequence[ReduceAxis], reduce_axes: Sequence[ReduceAxis]
+        self,
+        name: str,
+        slices: Sequence[ReduceAxis],
+        reduce_axes: Sequence[ReduceAxis],
+        labels: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.loops: list[tuple[Var, Expr]] = []
         self.axes: list[Axis] = []
         self.axis_vars: dict[Var, Expr] = {}
-        kinds: tuple[tuple[AxisKind, str, Sequence[ReduceAxis]], ...] = (
-            ("spatial", name, slices),
-            ("reduce", f"{name}_r", reduce_axes),
+        numbered = (
+            *(f"{name}_{number}" for number in range(len(slices))),
+            *(f"{name}_r{number}" for number in range(len(reduce_axes))),
         )
-        for kind, prefix, axes in kinds:
-            for number, axis in enumerate(axes):
-                label = f"{prefix}_{number}" if kind == "spatial" else f"{prefix}{number}"
-                self.loops.append((Var(label), axis.extent))
-                self.axes.append(Axis(Var(f"v_{label}"), axis.extent, kind))
-                self.axis_vars[axis.var] = self.axes[-1].var
+        axes: list[tuple[AxisKind, ReduceAxis]] = [
+            *(("spatial", axis) for axis in slices),
+            *(("reduce", axis) for axis in reduce_axes),
+        ]
+        for label, (kind, axis) in zip(labels or numbered, axes, strict=True):
+            self.loops.append((Var(label), axis.extent))
+            self.axes.append(Axis(Var(f"v_{label}"), axis.extent, kind))
+            self.axis_vars[axis.var] = self.axes[-1].var
 
     def around(self, body: Stmt, init: Stmt | None = None, predicate: Expr | None = None) -> Stmt:
         """Build the serial loops around a block of this body. `predicate` uses the block's axes."""

@@ -30,8 +30,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import UserError, WebmlcError
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import walk
-from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
-from webmlc.graph.ir import TensorType
+from webmlc.graph.compute import Read, Reduction, Tensor, placeholder, stages_of
 from webmlc.graph.ops.operator import (
     Context,
     FusionKind,
@@ -39,13 +38,13 @@ from webmlc.graph.ops.operator import (
     Operator,
     Signature,
 )
+from webmlc.graph.table import OWN_DOMAINS
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 RANKS = (2, 4, 3, 1, 0)
 """The ranks of the placeholders that tell how an operator's outputs depend on its inputs. The first
 rank that the operator's function takes decides.
 """
-OWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "webmlc"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,9 @@ def operator(domain: str, name: str) -> Callable[[Function], CustomOperator]:
 
     def decorate(function: Function) -> CustomOperator:
         inputs, defaults = _parameters(function, f"{domain}.{name}")
-        meaning = _Meaning(f"{domain}.{name}", function, len(inputs), defaults)
+        meaning = _Meaning(function, len(inputs), defaults)
         row = Operator(
             name,
-            infer=meaning.infer,
             compute=meaning.compute,
             kind=meaning.kind(),
             domain=domain,
@@ -105,7 +103,6 @@ def _parameters(function: Function, name: str) -> tuple[list[str], dict[str, Any
 class _Meaning:
     """What the function of an operator says of a node."""
 
-    name: str
     function: Function
     inputs: int
     defaults: Mapping[str, Any]
@@ -113,8 +110,12 @@ class _Meaning:
     def results(
         self, tensors: tuple[Tensor | None, ...], attributes: Mapping[str, Any]
     ) -> tuple[Tensor, ...]:
+        """What the function returns, as a tuple. Raises `NotSupportedError` for no tensors."""
         results = self.function(*tensors, **attributes)
-        return results if isinstance(results, tuple) else (results,)
+        results = results if isinstance(results, tuple) else (results,)
+        if wrong := [result for result in results if not isinstance(result, Tensor)]:
+            raise NotSupportedError(f"its function returns {wrong[0]!r}, no tensor")
+        return results
 
     def attributes(self, context: Context) -> dict[str, Any]:
         values = {}
@@ -125,23 +126,10 @@ class _Meaning:
             values[name] = value
         return values
 
-    def infer(self, context: Context) -> tuple[TensorType, ...]:
-        tensors = tuple(
-            placeholder(f"x{i}", context.shape(i), context.dtype(i)) if context.has(i) else None
-            for i in range(len(context.node.inputs))
-        )
-        results = self.checked(context, tensors)
-        if wrong := [t for t in results if not isinstance(t, Tensor)]:
-            raise NotSupportedError(f"its function returns a {type(wrong[0]).__name__}, no tensor")
-        return tuple(TensorType(tensor.dtype, tensor.shape) for tensor in results)
-
     def compute(self, context: Context, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        return self.checked(context, tensors)
-
-    def checked(self, context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-        """The results. An error of the function becomes the reason why the node is refused."""
-        if len(tensors) > self.inputs:
-            raise NotSupportedError(f"{len(tensors)} inputs; its function takes {self.inputs}")
+        """The results for a node. An error of the function becomes the reason why the node is
+        refused.
+        """
         try:
             return self.results(tensors, self.attributes(context))
         except WebmlcError as error:
@@ -166,24 +154,13 @@ class _Meaning:
 
 def _kind(results: tuple[Tensor, ...], shape: tuple[Expr, ...]) -> FusionKind:
     """The kind of an operator on inputs of this shape, by its results."""
-    if len(results) == 1 and all(_is_elementwise(tensor, shape) for tensor in _stages(results)):
+    stages = [tensor for tensor in stages_of(results) if tensor.body is not None]
+    if len(results) == 1 and all(_is_elementwise(stage, shape) for stage in stages):
         return "elementwise"
     is_fold = len(results) == 1 and isinstance(results[0].body, Reduction)
     if is_fold and all(source.body is None for source in results[0].sources):
         return "reduction"
     return "opaque"
-
-
-def _stages(results: tuple[Tensor, ...]) -> list[Tensor]:
-    """The tensors that are computed, each once."""
-    stages: dict[Tensor, None] = {}
-    pending = list(results)
-    while pending:
-        tensor = pending.pop()
-        if tensor.body is not None and tensor not in stages:
-            stages[tensor] = None
-            pending += tensor.sources
-    return list(stages)
 
 
 def _is_elementwise(tensor: Tensor, shape: tuple[Expr, ...]) -> bool:

@@ -36,9 +36,9 @@ from webmlc.graph.algorithms.winograd.operators import (
     output_tiles,
     plane_products,
 )
-from webmlc.graph.compute import Tensor, compute, placeholder, reduce
+from webmlc.graph.compute import Tensor, compute, placeholder, reduce, stages_of
 from webmlc.graph.ops.layout import packed_product
-from webmlc.loops.from_graph import _Lowering, _stages, _symbols
+from webmlc.loops.from_graph import _Lowering, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import (
     Axis,
@@ -68,7 +68,7 @@ def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
         lowering.buffers[tensor] = Buffer(tensor.name, tensor.shape, tensor.dtype)
     lowering.tensors.update(zip(body.outputs, results, strict=True))
     outputs = tuple(Buffer(f"out{p}", t.shape, t.dtype) for p, t in enumerate(results))
-    statements = lowering.emit_stages(_stages(results), outputs, {})
+    statements = lowering.emit_stages(stages_of(results), outputs, {})
     params = (*(lowering.buffers[t] for t in inputs), *outputs)
     allocations = tuple(lowering.allocations)
     function = LoopFunction("kernel", params, len(outputs), (), allocations, seq(*statements))

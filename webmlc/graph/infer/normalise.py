@@ -19,7 +19,7 @@ from dataclasses import replace
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.control import names_in
-from webmlc.graph.table import find_row
+from webmlc.graph.table import OWN_DOMAINS, find_row
 
 _TEXT = "it works on text, which webmlc does not compile: do it before the model"
 _MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
@@ -74,7 +74,7 @@ def _function(
 
 def _advice(domain: str) -> str:
     """Why a node of a domain has no row, and what to do."""
-    if domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "webmlc"):
+    if domain in OWN_DOMAINS:
         return "this operator is not in webmlc's table"
     return "webmlc does not know this operator; @webmlc.operator defines it (docs/programs.md)"
 
