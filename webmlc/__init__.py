@@ -51,28 +51,27 @@ __all__ = [
 ]
 
 _PLACES = {
-    "R": ("webmlc.programs.relax", "R"),
-    "T": ("webmlc.programs.vocabulary", "T"),
-    "build": ("webmlc.pipeline", "build"),
-    "check": ("webmlc.check_source", "check"),
-    "compile": ("webmlc.programs.compiled", "compile_program"),
-    "from_source": ("webmlc.programs.script", "from_source"),
-    "kernel": ("webmlc.programs.script", "kernel"),
-    "module": ("webmlc.programs.relax", "module"),
-    "operator": ("webmlc.programs.operators", "operator"),
-    "load": ("webmlc.host.load", "load"),
-    "te": ("webmlc.programs", "te"),
-    "tir": ("webmlc.programs", "tir"),
+    "R": "programs.relax:R",
+    "T": "programs.vocabulary:T",
+    "build": "pipeline:build",
+    "check": "check_source:check",
+    "compile": "programs.compiled:compile_program",
+    "from_source": "programs.script:from_source",
+    "kernel": "programs.script:kernel",
+    "load": "host.load:load",
+    "module": "programs.relax:module",
+    "operator": "programs.operators:operator",
+    "te": "programs.te",
+    "tir": "programs.tir",
 }
-"""The module and the name of each name that is imported at its first use: their dependencies
-differ.
+"""The module, and the name in it, of each name that is imported at its first use: their
+dependencies differ. `te` and `tir` are modules.
 """
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'webmlc' has no attribute {name!r}")
-    module, attribute = _PLACES[name]
-    if attribute in ("te", "tir"):
-        return import_module(f"{module}.{attribute}")
-    return getattr(import_module(module), attribute)
+    path, _, attribute = _PLACES[name].partition(":")
+    module = import_module(f"webmlc.{path}")
+    return getattr(module, attribute) if attribute else module

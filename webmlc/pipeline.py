@@ -141,13 +141,11 @@ def compile_model(
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
     choose = options.choose or default_schedule
+    algorithms = options.algorithms or {}
     with with_rows(operator.row for operator in options.operators):
         graph = shared_graph(model, options, watch)
-        modules = (
-            (device, kernel_module(replace(graph, algorithms=chosen), targets[device], watch))
-            for device in devices
-            for chosen in [(options.algorithms or {}).get(device, {})]
-        )
+        graphs = {d: replace(graph, algorithms=algorithms.get(d, {})) for d in devices}
+        modules = ((d, kernel_module(g, targets[d], watch)) for d, g in graphs.items())
         with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
             return package_of(graph, modules, targets, compiler, options)
 

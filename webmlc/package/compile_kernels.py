@@ -132,6 +132,11 @@ class KernelCompiler:
         self.pool.__exit__(*error)
 
     @property
+    def chooses(self) -> bool:
+        """True if the caller chooses schedules: then codes are not those of the cache."""
+        return self.choose is not default_schedule or bool(self.schedules)
+
+    @property
     def shows_stages(self) -> bool:
         """True where the watcher receives the stages of each kernel."""
         return self.cache is None and self.jobs == 1 and self.watch is not ignore
@@ -143,7 +148,7 @@ class KernelCompiler:
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Let other processes compile kernels for the machines of some variants."""
-        if self.choose is not default_schedule or self.schedules or self.jobs == 1:
+        if self.chooses or self.jobs == 1:
             return
         tasks: dict[str, Task] = {}
         for variant in variants:
@@ -154,7 +159,7 @@ class KernelCompiler:
 
     def compile(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
         """Compile every kernel of the variant named `title`."""
-        if self.choose is not default_schedule or self.schedules:
+        if self.chooses:
             return self._compile_chosen(tasks, title)
         codes: dict[str, Code] = {}
         for name, task in tasks.items():
