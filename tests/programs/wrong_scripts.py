@@ -136,6 +136,8 @@ WRONG: dict[str, str] = {
     "a default": ('@T.prim_func\ndef f(A: T.Buffer((8,), "float32") = None):\n    A[0] = 1.0'),
     "an unknown dtype": '@T.prim_func\ndef f(A: T.Buffer((8,), "float31")):\n    A[0] = 1.0',
     "an unknown scope": (":Y = T.alloc_buffer((8,), 'float32', scope='magic')\nB[0] = 1.0"),
+    "a buffer with strides": (":Y = T.alloc_buffer((8,), 'float32', strides=(2,))\nB[0] = 1.0"),
+    "a loop with annotations": ":for i in T.serial(8, annotations={'pragma': 1}):\n    B[i] = 1.0",
     "two functions": "def f():\n    pass\ndef g():\n    pass",
     "no Python": "@T.prim_func\ndef f(:\n    pass",
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Var
+from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.loops.ir import LoopFunction
@@ -23,6 +23,20 @@ class Bound:
     sizes: Mapping[str, int]
 
 
+def sizes_of(
+    shapes: Iterable[tuple[Sequence[Expr], Sequence[int]]],
+) -> dict[str, int]:
+    """The sizes of symbols, from pairs of a declared shape and the shape of an array. The first
+    dimension that is a symbol decides its size.
+    """
+    sizes: dict[str, int] = {}
+    for declared, shape in shapes:
+        for extent, size in zip(declared, shape, strict=True):
+            if isinstance(extent, Var):
+                sizes.setdefault(extent.name, size)
+    return sizes
+
+
 def bind_arrays(function: LoopFunction, arrays: Sequence[np.ndarray[Any, Any]]) -> Bound:
     """Bind an array to each parameter. Raises `InputError` if their number, a dtype or a shape does
     not fit, or if no shape tells the size of a symbol.
@@ -31,7 +45,6 @@ def bind_arrays(function: LoopFunction, arrays: Sequence[np.ndarray[Any, Any]]) 
     if len(arrays) != len(params):
         names = ", ".join(buffer.name for buffer in params)
         raise InputError(f"{function.name} takes {len(params)} arrays ({names}), not {len(arrays)}")
-    sizes: dict[str, int] = {}
     for buffer, array in zip(params, arrays, strict=True):
         if not isinstance(array, np.ndarray):
             raise InputError(f"{buffer.name} is a {type(array).__name__}, not a numpy array")
@@ -42,9 +55,7 @@ def bind_arrays(function: LoopFunction, arrays: Sequence[np.ndarray[Any, Any]]) 
             raise InputError(
                 f"{buffer.name} has {array.ndim} dimensions, and the kernel takes {rank}"
             )
-        for extent, size in zip(buffer.shape, array.shape, strict=True):
-            if isinstance(extent, Var):
-                sizes.setdefault(extent.name, size)
+    sizes = sizes_of((b.shape, a.shape) for b, a in zip(params, arrays, strict=True))
     for symbol in function.symbols:
         if symbol.name not in sizes:
             raise InputError(
@@ -55,9 +66,9 @@ def bind_arrays(function: LoopFunction, arrays: Sequence[np.ndarray[Any, Any]]) 
         if shape != array.shape:
             text = ", ".join(map(str, buffer.shape))
             named = {v.name for extent in buffer.shape for v in variables(extent)}
-            known = "".join(f", and {name} is {sizes[name]}" for name in sorted(named))
+            size_texts = "".join(f", and {name} is {sizes[name]}" for name in sorted(named))
             raise InputError(
                 f"{buffer.name} has the shape {list(array.shape)}, and the kernel takes "
-                f"[{text}]{known}"
+                f"[{text}]{size_texts}"
             )
     return Bound({b.name: a for b, a in zip(params, arrays, strict=True)}, sizes)

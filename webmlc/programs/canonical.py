@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -53,11 +54,10 @@ _IGNORED = frozenset(
     {"T.reads", "T.writes", "T.func_attr", "T.block_attr", "T.sblock_attr", "T.evaluate"}
 )
 """Statements that say what the compiler infers."""
-_LOOPS = frozenset(
-    {"range", "T.serial", "T.parallel", "T.vectorized", "T.unroll", "T.unrolled"}
-    | {"T.thread_binding"}
-)
-_DECORATORS = frozenset({"kernel", "prim_func"})
+_LOOPS = frozenset({"range", "T.thread_binding"}) | {
+    f"T.{kind}" for kind in ("serial", "parallel", "vectorized", "unroll", "unrolled")
+}
+_BUFFER_KEYWORDS = frozenset({"scope", "storage", "in_vectors"})
 _SYMBOL_TYPES = frozenset({"T.int32", "T.int64", "T.var"})
 
 
@@ -93,8 +93,7 @@ def _at(node: N, place: ast.AST) -> N:
 
 def _call(name: str, arguments: Sequence[ast.expr], place: ast.AST) -> ast.Call:
     """`T.name(*arguments)`."""
-    function = ast.Attribute(ast.Name("T", ast.Load()), name, ast.Load())
-    return _at(ast.Call(function, list(arguments), []), place)
+    return _at(ast.Call(_word(name), list(arguments), []), place)
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -117,18 +116,17 @@ class _Rewriter(ast.NodeTransformer):
 
     def function(self, definition: ast.FunctionDef) -> None:
         arguments = definition.args
-        others = (arguments.posonlyargs, arguments.kwonlyargs, arguments.defaults)
-        if any(others) or arguments.vararg or arguments.kwarg:
+        special = (arguments.posonlyargs, arguments.kwonlyargs, arguments.defaults)
+        if any(special) or arguments.vararg or arguments.kwarg:
             self.fail(definition, "parameters of a kernel are plain: no defaults, * or **")
-        decorator = _at(ast.Attribute(ast.Name("T", ast.Load()), "kernel", ast.Load()), definition)
-        definition.decorator_list = [decorator]
+        definition.decorator_list = [_at(_word("kernel"), definition)]
         definition.returns = None
         definition.body = self.suite(_without_root(definition.body, self))
         for argument in arguments.args:
             argument.annotation = self.annotation(argument)
         definition.body[:0] = self.allocations
         symbols = (
-            _at(ast.arg(name, _at(_symbol(), place)), place) for name, place in self.symbols.items()
+            _at(ast.arg(name, _word("symbol")), place) for name, place in self.symbols.items()
         )
         arguments.args += symbols
 
@@ -145,7 +143,7 @@ class _Rewriter(ast.NodeTransformer):
         if dotted(node) in ("T.handle", "T.Ptr"):
             self.fail(argument, f"no T.match_buffer says what {argument.arg} is")
         if dotted(node) in _SYMBOL_TYPES or dotted(node) == "T.symbol":
-            return _at(_symbol(), node)
+            return _at(_word("symbol"), node)
         if isinstance(node, ast.Subscript):
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             node = _at(ast.Call(node.value, list(parts), []), node)
@@ -155,20 +153,21 @@ class _Rewriter(ast.NodeTransformer):
 
     def buffer(self, call: ast.Call) -> ast.Call:
         """`T.Buffer(n)` → `T.Buffer((n,), "float32")`, and so for allocations and outputs."""
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        keywords = {str(keyword.arg): keyword.value for keyword in call.keywords}
         arguments = list(call.args)
         arguments += [keywords.pop(name) for name in ("shape", "dtype") if name in keywords]
-        if not arguments:
+        if len(arguments) not in (1, 2):
             self.fail(call, "a buffer has a shape and a dtype")
+        if unknown := keywords.keys() - _BUFFER_KEYWORDS:
+            self.fail(call, f"a buffer takes no {min(unknown)}: its elements lie row by row")
         shape = self.resolved(arguments[0])
         if not isinstance(shape, ast.Tuple):
             dimensions = shape.elts if isinstance(shape, ast.List) else [shape]
             shape = _at(ast.Tuple(dimensions, ast.Load()), arguments[0])
         dtype = self.resolved(arguments[1]) if len(arguments) > 1 else ast.Constant("float32")
-        known = {"scope", "storage", "in_vectors"}
-        rest = [ast.keyword(k, self.resolved(v)) for k, v in keywords.items() if k in known]
+        storage = [ast.keyword(name, self.resolved(value)) for name, value in keywords.items()]
         function = self.spelled(call.func)
-        return _at(ast.Call(function, [shape, _at(dtype, call)], rest), call)
+        return _at(ast.Call(function, [shape, _at(dtype, call)], storage), call)
 
     # -- statements --------------------------------------------
 
@@ -200,11 +199,7 @@ class _Rewriter(ast.NodeTransformer):
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 return self.statements(_at(ast.Assign([target], value), node))
             case ast.AugAssign(target=target, op=op, value=value):
-                left = _at(ast.parse(ast.unparse(target), mode="eval").body, target)
-                for child in ast.walk(left):
-                    if isinstance(child, ast.expr):
-                        ast.copy_location(child, target)
-                total = _at(ast.BinOp(left, op, value), node)
+                total = _at(ast.BinOp(deepcopy(target), op, value), node)
                 return self.statements(_at(ast.Assign([target], total), node))
             case ast.While():
                 self.fail(node, "a loop has a number of iterations before it starts: use range")
@@ -231,7 +226,7 @@ class _Rewriter(ast.NodeTransformer):
                 f"call the buffer and its parameter by one name, {call.args[0].id}: a "
                 "kernel's arguments are named by its parameters",
             )
-        typed = _at(ast.Call(_at(_attribute("Buffer"), call), call.args[1:], call.keywords), call)
+        typed = _at(ast.Call(_word("Buffer"), call.args[1:], call.keywords), call)
         self.matched[name] = self.buffer(typed)
 
     def loop(self, node: ast.For) -> ast.For:
@@ -243,7 +238,9 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(call, ast.Call) or callee not in _LOOPS | {"T.grid"}:
             names = ", ".join(sorted(_LOOPS | {"T.grid"}))
             self.fail(call, f"a loop runs over one of {names}")
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        keywords = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        if unknown := keywords.keys() - {"thread"}:
+            self.fail(call, f"a loop takes no {min(unknown)}")
         thread = [self.resolved(keywords["thread"])] if "thread" in keywords else []
         arguments = [self.resolved(argument) for argument in call.args]
         if callee == "T.thread_binding" and not thread and isinstance(arguments[-1], ast.Constant):
@@ -263,7 +260,7 @@ class _Rewriter(ast.NodeTransformer):
                 self.fail(reads[0], "the extent of a loop is a number or a symbol, not an element")
         function = self.spelled(call.func)
         if callee == "T.unroll":
-            function = _at(_attribute("unrolled"), call.func)
+            function = _at(_word("unrolled"), call.func)
         node.iter = _at(ast.Call(function, [*arguments, *thread], []), call)
         node.body = self.suite(node.body)
         inner = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
@@ -482,12 +479,9 @@ def _operands(call: ast.Call) -> list[ast.expr]:
     return [a for a in call.args if not (isinstance(a, ast.Constant) and isinstance(a.value, str))]
 
 
-def _attribute(name: str) -> ast.Attribute:
+def _word(name: str) -> ast.Attribute:
+    """`T.name`."""
     return ast.Attribute(ast.Name("T", ast.Load()), name, ast.Load())
-
-
-def _symbol() -> ast.Attribute:
-    return _attribute("symbol")
 
 
 def _literal(value: float | str, place: ast.AST) -> ast.expr:

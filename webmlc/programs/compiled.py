@@ -143,8 +143,7 @@ class CompiledKernel(CompiledModule):
         return Timing(median(seconds), work.flops, sum(a.nbytes for a in arrays))
 
     def _feeds(self, bound: Bound) -> dict[str, Array]:
-        count = len(self.function.params) - self.function.outputs
-        return {b.name: bound.arrays[b.name] for b in self.function.params[:count]}
+        return {b.name: bound.arrays[b.name] for b in self.function.input_params()}
 
 
 def compile_program(
@@ -161,11 +160,12 @@ def compile_program(
     if isinstance(program, LoopFunction):
         program = Program(program)
     function = program.function
-    names = [buffer.name for buffer in function.params]
-    count = len(names) - function.outputs
+    inputs, outputs = (
+        tuple(buffer.name for buffer in params)
+        for params in (function.input_params(), function.output_params())
+    )
     types = {b.name: TensorType(b.dtype, b.shape) for b in function.params}
-    attributes = {"kernel": function.name}
-    call = Node("call_kernel", tuple(names[:count]), tuple(names[count:]), attributes, "webmlc")
+    call = Node("call_kernel", inputs, outputs, {"kernel": function.name}, "webmlc")
     main = Function("main", call.inputs, call.outputs, (call,), types, {})
     parts = _compile(IRModule({function.name: program}, main), target)
     return CompiledKernel(function, target, parts)
@@ -201,16 +201,16 @@ def _compile(module: IRModule, target: Device) -> Parts:
 def _lowered(
     graph: Module, module: IRModule, target: AnyTarget, scheduled: frozenset[str]
 ) -> Module:
-    """The program of a target. A kernel with a schedule stays whole; other kernels are split until
-    our rules can schedule each.
+    """The program of a target. A kernel with a schedule stays whole: the passes see no calls of it.
+    Other kernels are split until our rules can schedule each.
     """
     attributes = {"device": target.device, "constants": ()}
     calls = (replace(n, attributes={**n.attributes, **attributes}) for n in graph.main.nodes)
-    kept = tuple(
+    hidden = tuple(
         replace(n, op="scheduled") if n.attributes["kernel"] in scheduled else n for n in calls
     )
     kernels = {n: replace(p.function, name=n) for n, p in module.functions.items()}
-    main = replace(graph.main, nodes=kept)
+    main = replace(graph.main, nodes=hidden)
     lowered = run(
         target.kernel_passes, replace(graph, functions={"main": main}, kernels=kernels), ignore
     )

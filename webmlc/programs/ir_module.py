@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from webmlc.core.errors import InputError, UserError
-from webmlc.core.expr import Var
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.graph.ir import Function, print_function
+from webmlc.programs.arrays import sizes_of
 from webmlc.programs.script import Program
 
 if TYPE_CHECKING:
@@ -70,15 +70,12 @@ class IRModule:
     def run(self, *inputs: Array) -> tuple[Array, ...]:
         """The outputs of the graph function by the interpreter, for an array for each input."""
         main = self.graph_function()
-        values = dict(zip(main.inputs, inputs, strict=False))
-        if len(values) != len(main.inputs) or len(inputs) != len(main.inputs):
-            raise InputError(f"the module takes {', '.join(main.inputs)}")
-        sizes = {
-            dimension.name: size
-            for name in main.inputs
-            for dimension, size in zip(main.type(name).shape, values[name].shape, strict=False)
-            if isinstance(dimension, Var)
-        }
+        declared = [main.type(name).shape for name in main.inputs]
+        if [len(shape) for shape in declared] != [array.ndim for array in inputs]:
+            types = ", ".join(f"{name}: {main.type(name)}" for name in main.inputs)
+            raise InputError(f"the module takes {types}")
+        values = dict(zip(main.inputs, inputs, strict=True))
+        sizes = sizes_of((shape, a.shape) for shape, a in zip(declared, inputs, strict=True))
         for node in main.nodes:
             for output in node.outputs:
                 type_ = main.type(output)

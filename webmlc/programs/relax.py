@@ -20,11 +20,8 @@ function is parsed and never executed, and its errors underline their place.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from webmlc.core.dtypes import DType
@@ -54,10 +51,7 @@ class RelaxVocabulary:
     @staticmethod
     def function(definition: Callable[..., Any]) -> GraphSource:
         """Keep the source of a graph function for `webmlc.module`."""
-        lines, first = inspect.getsourcelines(definition)
-        file = Path(inspect.getsourcefile(definition) or "<script>").name
-        source = Source(textwrap.dedent("".join(lines)), file, first - 1)
-        return GraphSource(source, names_of(definition))
+        return GraphSource(Source.of(definition), names_of(definition))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

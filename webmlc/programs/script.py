@@ -86,13 +86,27 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of a function: `text` without its common indent, the `file`, and the lines and
-    columns that the file has before the text.
+    """The source of a function: its text without the common indent, the name of its file, and the
+    number of lines that the file has before the text.
     """
 
     text: str
     file: str
     line: int = 0
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Source:
+        """The source of a function, with its decorators. Raises `ScriptError` if there is none."""
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError) as error:
+            name = getattr(function, "__name__", "this function")
+            raise ScriptError(
+                f"the source of {name} cannot be read. Write the kernel in a file or in a "
+                "notebook's cell, or pass its text to webmlc.from_source"
+            ) from error
+        file = Path(inspect.getsourcefile(function) or "<script>").name
+        return cls(textwrap.dedent("".join(lines)), file, first - 1)
 
     def error(self, node: ast.AST | None, message: str, part: str = "") -> ScriptError:
         """The error at a node: the first line of the node is underlined, or `part` of the line."""
@@ -113,17 +127,7 @@ class Source:
 
 def kernel(function: Callable[..., Any]) -> Program:
     """Read the kernel that a function's source describes (see the module). Raises `ScriptError`."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError) as error:
-        name = getattr(function, "__name__", "this function")
-        raise ScriptError(
-            f"the source of {name} cannot be read. Write the kernel in a file or in a notebook's "
-            "cell, or pass its text to webmlc.from_source"
-        ) from error
-    file = Path(inspect.getsourcefile(function) or "<script>").name
-    source = Source(textwrap.dedent("".join(lines)), file, first - 1)
-    return parse(source, names_of(function))
+    return parse(Source.of(function), names_of(function))
 
 
 def from_source(text: str, names: Mapping[str, Any] | None = None) -> Program:

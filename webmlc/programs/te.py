@@ -13,20 +13,22 @@ numbers or symbols. Elements combine by Python's operators and by the functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 
 from webmlc.core import expr as core
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Cast, Const, Expr, Operand, Var, as_expr, set_lanes
-from webmlc.core.rewrite import rewrite, substitute, variables
+from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
-from webmlc.graph.compute import Read, ReduceAxis, Reduction, Tensor, identity
-from webmlc.loops.ir import Axis, Block, Buffer, For, Load, LoopFunction, Stmt, Store, seq
+from webmlc.graph.compute import Read, ReduceAxis, Reduction, Tensor, identity, stages_of
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, seq
+from webmlc.loops.stages import StageNest
 from webmlc.loops.verify import verify
+from webmlc.programs.check_program import check_program
 from webmlc.programs.script import Program
+from webmlc.schedule.tree import fresh
 
 __all__ = ["Tensor", "all", "any", "cast", "compute", "const", "create_prim_func", "if_then_else",
            "max", "min", "placeholder", "reduce_axis", "sigmoid", "sum"]  # fmt: skip
@@ -81,7 +83,7 @@ class _Fold(Expr):
 
         along = tuple(ReduceAxis(variables[a.var], a.extent) for a in self.axes)
         value = rewrite(self.value, rule)
-        if strangers := [part for part in _parts(value) if isinstance(part, IterVar)]:
+        if strangers := [part for part in walk(value) if isinstance(part, IterVar)]:
             raise UserError(f"{name}: {strangers[0].var.name} is an axis of no reduction around it")
         return Reduction(self.combine, along, value, identity(self.combine, value.dtype))
 
@@ -118,18 +120,9 @@ def compute(shape: Shape, fcompute: Callable[..., Expr | float], name: str = "co
     value = body if isinstance(body, Expr) else core.const(body, DType.float32)
     if isinstance(value, _Fold):
         return Tensor(name, sizes, value.dtype, axes, value.reduction(name))
-    if [part for part in _parts(value) if isinstance(part, _Fold)]:
+    if [part for part in walk(value) if isinstance(part, _Fold)]:
         raise UserError(f"{name}: a reduction is the whole body of a compute; use two computes")
     return Tensor(name, sizes, value.dtype, axes, value)
-
-
-def _parts(root: Expr) -> list[Expr]:
-    parts, pending = [], [root]
-    while pending:
-        node = pending.pop()
-        parts.append(node)
-        pending += node.children
-    return parts
 
 
 # -- reductions ------------------------------------------------------------------------------------
@@ -221,96 +214,51 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> Program:
     results = list(tensors[len(inputs) :])
     if not results or [t for t in results if t.body is None]:
         raise UserError("the tensors of a program are its placeholders, and then its results")
-    order = _in_order(results)
+    order = stages_of(results)
     if missing := [t for t in order if t.body is None and t not in inputs]:
         raise UserError(f"{missing[0].name} is read, and is not among the tensors of the program")
-    names: dict[str, int] = {}
-    symbols = dict.fromkeys(v for t in order for size in t.shape for v in variables(size))
-    buffers = {
-        t: Buffer(_fresh(t.name, names, {v.name for v in symbols}), t.shape, t.dtype)
-        for t in (*inputs, *(t for t in order if t.body is not None))
-    }
-    taken = {b.name for b in buffers.values()} | {v.name for v in symbols}
-    statements = [_nest(t, buffers, taken) for t in order if t.body is not None]
-    parameters = tuple(buffers[t] for t in (*inputs, *results))
-    function = LoopFunction(
-        name,
-        parameters,
-        len(results),
-        tuple(symbols),
-        tuple(b for b in buffers.values() if b not in parameters),
-        seq(*statements),
-    )
+    symbols = tuple(dict.fromkeys(v for t in order for size in t.shape for v in variables(size)))
+    names = {symbol.name for symbol in symbols}
+    stages = [tensor for tensor in order if tensor.body is not None]
+    buffers = {t: Buffer(fresh(t.name, names), t.shape, t.dtype) for t in (*inputs, *stages)}
+    statements = [_nest(stage, buffers, names) for stage in stages]
+    params = tuple(buffers[tensor] for tensor in (*inputs, *results))
+    allocations = tuple(buffer for buffer in buffers.values() if buffer not in params)
+    function = LoopFunction(name, params, len(results), symbols, allocations, seq(*statements))
     verify(function)
+    for _, message in check_program(function):
+        raise UserError(f"{name}: {message}")
     return Program(function)
 
 
-def _in_order(results: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that results depend on, producers first."""
-    order: dict[Tensor, None] = {}
-
-    def visit(tensor: Tensor) -> None:
-        if tensor not in order:
-            for source in tensor.sources:
-                visit(source)
-            order[tensor] = None
-
-    for result in results:
-        visit(result)
-    return list(order)
-
-
-def _fresh(name: str, names: dict[str, int], symbols: set[str]) -> str:
-    for number in count(names.get(name, 0)):
-        candidate = f"{name}_{number}" if number else name
-        names[name] = number + 1
-        if candidate not in symbols:
-            return candidate
-    raise AssertionError
-
-
-def _nest(tensor: Tensor, buffers: dict[Tensor, Buffer], taken: set[str]) -> Stmt:
-    """The loops and the block that compute a tensor."""
-    name = buffers[tensor].name
+def _nest(tensor: Tensor, buffers: Mapping[Tensor, Buffer], names: set[str]) -> Stmt:
+    """The loops and the block that compute a tensor. The names of the loops are added to `names`,
+    and so are the names of the block's axes.
+    """
+    spatial = tuple(map(ReduceAxis, tensor.axes, tensor.shape))
     along = tensor.body.axes if isinstance(tensor.body, Reduction) else ()
-    over = (*tensor.axes, *(axis.var for axis in along))
-    loops = [_variable(axis.name.removeprefix(f"{tensor.name}_"), taken) for axis in over]
-    variables_of_block = [_variable(f"v_{loop.name}", taken) for loop in loops]
-    extents = (*tensor.shape, *(axis.extent for axis in along))
-    kinds = ["spatial"] * len(tensor.axes) + ["reduce"] * len(along)
-    axes = tuple(
-        Axis(var, extent, kind)  # type: ignore[arg-type]
-        for var, extent, kind in zip(variables_of_block, extents, kinds, strict=True)
-    )
-    mapping = dict(zip(over, variables_of_block, strict=True))
+    short = (axis.var.name.removeprefix(f"{tensor.name}_") for axis in (*spatial, *along))
+    labels = [_label(name, names) for name in short]
     buffer = buffers[tensor]
-    index = tuple(variables_of_block[: len(tensor.axes)])
+    nest = StageNest(buffer.name, spatial, along, labels)
+    index = tuple(nest.axis_vars[axis] for axis in tensor.axes)
 
     def lowered(value: Expr) -> Expr:
-        return rewrite(substitute(value, mapping), read)
+        return rewrite(substitute(value, nest.axis_vars), read)
 
     def read(node: Expr) -> Expr | None:
         return Load(buffers[node.tensor], node.indices) if isinstance(node, Read) else None
 
-    match tensor.body:
-        case Reduction(combine=combine, value=value, init=init):
-            total = core.call(combine, Load(buffer, index), lowered(value))
-            block = Block(
-                name, axes, tuple(loops), Store(buffer, index, total), Store(buffer, index, init)
-            )
-        case Expr() as body:
-            block = Block(name, axes, tuple(loops), Store(buffer, index, lowered(body)))
-        case _:
-            raise UserError(f"{tensor.name} has no body")
-    nest: Stmt = block
-    for loop, extent in zip(reversed(loops), reversed(extents), strict=True):
-        nest = For(loop, extent, nest)
-    return nest
+    if isinstance(tensor.body, Reduction):
+        total = core.call(tensor.body.combine, Load(buffer, index), lowered(tensor.body.value))
+        return nest.around(Store(buffer, index, total), Store(buffer, index, tensor.body.init))
+    assert isinstance(tensor.body, Expr), tensor.name
+    return nest.around(Store(buffer, index, lowered(tensor.body)))
 
 
-def _variable(name: str, taken: set[str]) -> Var:
-    """A variable of a new name."""
-    numbered = (f"{name}_{number}" for number in count(1))
-    unique = next(text for text in chain((name,), numbered) if text not in taken)
-    taken.add(unique)
-    return Var(unique)
+def _label(base: str, names: set[str]) -> str:
+    """A name for a loop whose axis `v_...` has a free name, too. Both are added to `names`."""
+    of_axes = {name.removeprefix("v_") for name in names if name.startswith("v_")}
+    label = fresh(base, names | of_axes)
+    names.update((label, f"v_{label}"))
+    return label
