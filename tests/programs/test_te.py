@@ -73,3 +73,23 @@ def test_errors_say_what_to_do() -> None:
         te.reduce_axis((1, 4))
     with pytest.raises(UserError, match="unknown dtype"):
         te.placeholder((4,), "float31")
+
+
+def test_an_index_outside_its_tensor_is_refused() -> None:
+    n = T.symbol("n")
+    x = te.placeholder((n,), name="x")
+    y = te.compute((n,), lambda i: x[i + 1], name="y")
+    with pytest.raises(UserError, match=r"main: x\[v_i \+ 1\] may be outside x"):
+        te.create_prim_func([x, y])
+    last = te.compute((n,), lambda i: x[te.min(i + 1, n - 1)], name="last")
+    array, result = np.arange(4, dtype=np.float32), np.empty(4, np.float32)
+    te.create_prim_func([x, last])(array, result)
+    assert result.tolist() == [1, 2, 3, 3]
+
+
+def test_tensors_may_have_the_names_of_axes() -> None:
+    tensors = [te.placeholder((3,), name="v_i"), te.placeholder((3,), name="i")]
+    total = te.compute((3,), lambda i: tensors[0][i] + tensors[1][i], name="total")
+    arrays = [np.float32([1, 2, 3]), np.float32([4, 5, 6]), np.empty(3, np.float32)]
+    te.create_prim_func([*tensors, total])(*arrays)
+    assert arrays[2].tolist() == [5, 7, 9]
