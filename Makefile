@@ -6,7 +6,7 @@
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
 # make npm             pack the runtime as the npm package webmlc, into build/
 # make test-doors      models of PyTorch, Keras, TensorFlow, JAX and scikit-learn, in a venv of their own (3 GB)
-# make docs            build the documentation site, into build/docs/
+# make docs            run the lessons of docs/course/, and build the documentation site, into build/docs/
 # make bench           measure all models against ONNX Runtime Web, TF.js and wllama in one Chromium, and write README's figures (45 minutes; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
@@ -65,8 +65,9 @@ npm:
 	@node runtime_js/npm/pack.mjs build
 
 # Not --quiet: it hides the warnings that --strict counts.
-docs: $(VENV)/.stamp .venv-docs/.stamp
+docs: $(VENV)/.stamp .venv-docs/.stamp gpu
 	$(BIN)/python -m docs.site.prepare build/docs-pages
+	.venv-docs/bin/python -m docs.site.course build/docs-pages/course
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu

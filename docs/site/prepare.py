@@ -2,7 +2,8 @@
 
 In: the pages of `docs/`, the guides of the top folder, the operator table, the results of ONNX's
 tests, and the declarations of the runtime (`.d.ts`). Out: a folder of Markdown pages and pictures.
-Texts that exist elsewhere are copied at build time, so that none of them is written twice.
+Texts that exist elsewhere are copied at build time, so that none of them is written twice. The
+lessons of the course are not among the pages: `docs/site/course.py` runs them.
 
     .venv/bin/python -m docs.site.prepare build/docs-pages
 """
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from docs.site.declarations import declarations_page
+from docs.site.lessons import link_lessons
 from docs.site.operator_table import operators_page
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +96,7 @@ def write_pages(folder: Path) -> None:
     for path, page in pages.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(link_pages(path, page, titles), "utf-8")
+        file.write_text(link_lessons(link_pages(path, page, titles)), "utf-8")
     pictures = {p: p.relative_to(DOCS) for p in DOCS.rglob("*") if p.suffix in (".png", ".svg")}
     for source, target in pictures.items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)

@@ -77,6 +77,16 @@ def test_a_product_runs_with_and_without_a_schedule(target: Device, by_hand: boo
     np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-4)
 
 
+def test_a_schedule_without_steps_compiles_the_loops_as_they_stand() -> None:
+    compiled = compile_program(tir.Schedule(mm_relu))
+    function = compiled.text.partition("(func $mm_relu ")[2].partition("(func ")[0]
+    assert function.count("(loop ") == 5
+    assert "f32x4" not in function
+    a, b, c = random(64, 48), random(48, 32), np.empty((64, 32), np.float32)
+    compiled(a, b, c)
+    np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_symbolic_size_runs_at_every_size(target: Device) -> None:
     n = T.symbol("n")

@@ -56,8 +56,8 @@ class Program:
     `program(*arrays)` takes an array for each parameter, in order, and writes the outputs into
     theirs. Raises `InputError` if an array has another shape or dtype than its parameter.
 
-    `is_scheduled`: a schedule made the function, which is compiled as it is. Otherwise the rules of
-    the compiler schedule it.
+    `is_scheduled`: the function comes from a schedule, and is compiled as it is. Otherwise the
+    rules of the compiler schedule it.
     """
 
     function: LoopFunction

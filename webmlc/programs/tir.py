@@ -70,7 +70,7 @@ class Schedule(_Schedule):
     @property
     def program(self) -> Program:
         """The program now."""
-        return Program(self.function, is_scheduled=bool(self.trace))
+        return Program(self.function, is_scheduled=True)
 
     def script(self) -> str:
         """The program now, as a script that `webmlc.kernel` reads."""
