@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from webmlc.loops.ir import Block, For, If, LoopFunction, Stmt, child_statements, stores
 from webmlc.programs.compiled import CompiledModule
+from webmlc.programs.ir_module import IRModule
 from webmlc.programs.script import Program
 from webmlc.programs.tir import Schedule
 
@@ -112,13 +113,29 @@ def _boxes(statement: Stmt) -> tuple[_Box, ...]:
     return inner
 
 
+def _canvas(height: int) -> list[str]:
+    """The start of a picture: a white ground of `height` CSS pixels."""
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        'font-family="ui-monospace, monospace" font-size="13" fill="#222">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+    ]
+
+
+def _rectangle(kind: str, x: int, y: int, width: int, height: int) -> list[str]:
+    """A rounded rectangle in the colours of a kind."""
+    fill, border, _ = COLOURS[kind]
+    return [
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{fill}" '
+        f'stroke="{border}"/>'
+    ]
+
+
 def _svg(box: _Box, x: int, y: int, width: int) -> str:
     """A box at a place, with the boxes inside it."""
-    fill, border, _ = COLOURS[box.kind]
     parts = [
-        f'<rect x="{x}" y="{y}" width="{width}" height="{box.height}" rx="5" fill="{fill}" '
-        f'stroke="{border}"/>',
-        f'<text x="{x + 10}" y="{y + 18}">{escape(box.title)}</text>',
+        *_rectangle(box.kind, x, y, width, box.height),
+        f'<text x="{x + GAP}" y="{y + 18}">{escape(box.title)}</text>',
     ]
     top = y + ROW
     for inner in box.inner:
@@ -132,16 +149,41 @@ def draw_loops(program: Program | Schedule | LoopFunction) -> Picture:
     function = program if isinstance(program, LoopFunction) else program.function
     boxes = _boxes(function.body)
     height = sum(box.height + GAP for box in boxes) + GAP
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        'font-family="ui-monospace, monospace" font-size="13" fill="#222">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-    ]
+    parts = _canvas(height)
     top = GAP
     for box in boxes:
         parts.append(_svg(box, GAP, top, WIDTH - 2 * GAP))
         top += box.height + GAP
     return Picture("\n".join([*parts, "</svg>"]), f"The loops of {function.name}")
+
+
+# -- graphs ----------------------------------------------------------------------------------------
+
+
+def draw_graph(module: IRModule) -> Picture:
+    """Draw the calls of a module's graph function from above to below, with what each reads and the
+    type of what it writes.
+    """
+    main = module.graph_function()
+    height = (ROW * 2 + 2 * GAP) * len(main.nodes) + ROW
+    parts = _canvas(height)
+    top = ROW
+    parts.append(f'<text x="{GAP}" y="18">inputs: {escape(", ".join(main.inputs))}</text>')
+    for node in main.nodes:
+        outputs = ", ".join(f"{name}: {main.type(name)}" for name in node.outputs)
+        call = f"{node.attributes['kernel']}({', '.join(node.inputs)})"
+        parts.append(
+            f'<path d="M 40 {top} v {2 * GAP} m -4 -6 l 4 6 l 4 -6" fill="none" stroke="#444"/>'
+        )
+        top += 2 * GAP
+        parts += _rectangle("serial", GAP, top, WIDTH - 2 * GAP, 2 * ROW)
+        parts.append(f'<text x="{2 * GAP}" y="{top + 20}">{escape(call)}</text>')
+        parts.append(
+            f'<text x="{2 * GAP}" y="{top + 42}" fill="#555">{escape(f"→ {outputs}")}</text>'
+        )
+        top += 2 * ROW
+    calls = ", ".join(node.attributes["kernel"] for node in main.nodes)
+    return Picture("\n".join([*parts, "</svg>"]), f"A graph of calls: {calls}")
 
 
 # -- measured figures ------------------------------------------------------------------------------

@@ -12,10 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs.course.show import code_of, draw_bars, draw_curves, draw_images, draw_loops
+from docs.course.show import (
+    code_of,
+    draw_bars,
+    draw_curves,
+    draw_graph,
+    draw_images,
+    draw_loops,
+)
 from docs.site.lessons import FOLDER, lessons, link_lessons, needs_torch, solutions_of
 from tests.docs.prose import ROOT
 from webmlc import compile, te, tir
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const
+from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.programs.ir_module import IRModule
 
 LESSONS = lessons()
 INDEX = (FOLDER / "README.md").read_text("utf-8")
@@ -77,6 +88,15 @@ def test_a_drawn_nest_has_every_loop_and_block() -> None:
     ]
     assert picture._repr_svg_() == picture.svg
     assert repr(picture) == "The loops of f"
+
+
+def test_a_drawn_graph_has_every_call_and_type() -> None:
+    node = Node("call_kernel", ("x",), ("y",), {"kernel": "f"}, "webmlc")
+    type_ = TensorType(DType.float32, (Const(8), Const(16)))
+    main = Function("main", ("x",), ("y",), (node,), {"x": type_, "y": type_}, {})
+    picture = draw_graph(IRModule({"f": program()}, main))
+    titles = re.findall(r"<text[^>]*>([^<]*)<", picture.svg)
+    assert titles == ["inputs: x", "f(x)", "→ y: float32[8, 16]"]
 
 
 def test_the_code_of_a_kernel_is_its_function() -> None:
