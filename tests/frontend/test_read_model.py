@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import webmlc
 from webmlc.core.errors import ModelError, UnsupportedError
 from webmlc.core.expr import Var, const
 from webmlc.frontend.expand_functions import FUNCTIONS
@@ -93,6 +94,27 @@ def test_sub_graphs_are_functions() -> None:
     branch = read_model(model).main.nodes[0].attributes["then_branch"]
     assert isinstance(branch, Function)
     assert [n.op for n in branch.nodes] == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'Erf(x, "")',
+        'Mul(x, x, "")',
+        'Clip(x, "", "")',
+        'Sum(x, x, "")',
+        'ReduceSum(x, "", "")',
+        'Softmax(x, "", "")',
+        'com.microsoft.BiasGelu(x, w, "")',
+        'com.microsoft.FastGelu(x, "", "")',
+    ],
+)
+def test_an_absent_input_at_the_end_may_be_written(call: str, tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2,4] x)'
+    model = parse(text + f" => (float[a,b] y) <float[4] w = {{1, 2, 3, 4}}> {{ y = {call} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert "" not in read_model(model).main.nodes[0].inputs
+    webmlc.build(model, tmp_path)
 
 
 def test_function_operators_are_expanded() -> None:

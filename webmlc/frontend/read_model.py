@@ -316,11 +316,13 @@ class _Reader:
 
     def node(self, proto: NodeProto) -> Node:
         attributes = {a.name: self.attribute(a) for a in proto.attribute}
-        outputs = tuple(proto.output)
+        inputs = list(proto.input)
+        while inputs and not inputs[-1]:  # an input without a name, at the end, is an absent input
+            inputs.pop()
         return Node(
             proto.op_type,
-            tuple(proto.input),
-            outputs,
+            tuple(inputs),
+            tuple(proto.output),
             attributes,
             plain_domain(proto.domain),
             (name_of(proto),),
