@@ -184,7 +184,7 @@ def _compile(module: IRModule, target: Device) -> Parts:
         raise UserError(f"unknown target {target!r}: choose {' or '.join(targets)}")
     if not DEVICES[target].runs_steps:
         for program in module.functions.values():
-            _check_gpu(program)
+            check_gpu(program)
     main = module.graph_function()
     graph = Module(next(iter(module.functions)), {"main": main})
     schedules = {
@@ -221,7 +221,7 @@ def _lowered(
     return replace(lowered, functions={"main": replace(lowered.main, nodes=nodes)}, kernels=kernels)
 
 
-def _check_gpu(program: Program) -> None:
+def check_gpu(program: Program) -> None:
     """Raise `UserError` if a GPU cannot run a program, and say why."""
     obstacle = gpu_obstacle(program.function)
     if obstacle is not None:

@@ -15,6 +15,7 @@ of `schedule.schedule.Schedule`; this class adds TVM's names for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from webmlc.core.errors import UserError
@@ -38,14 +39,16 @@ from webmlc.schedule.schedule import Schedule as _Schedule
 from webmlc.schedule.schedule import replay
 from webmlc.schedule.trace import Step
 
-__all__ = ["IRModule", "PrimFunc", "Schedule", "ScheduleError", "replay"]
+__all__ = ["IRModule", "PrimFunc", "Schedule", "ScheduleError", "perfect_tiles", "replay"]
 
 PrimFunc = Program
 """TVM's name of a program."""
 
 
 class Schedule(_Schedule):
-    """A schedule of a program (see the module). `debug_mask` and its like of TVM are not taken."""
+    """A schedule of a program (see the module), which `origin` is before the first step.
+    `debug_mask` and its like of TVM are not taken.
+    """
 
     def __init__(self, program: Program | LoopFunction | IRModule) -> None:
         if isinstance(program, IRModule):
@@ -55,11 +58,12 @@ class Schedule(_Schedule):
             kind = type(program).__name__
             raise UserError(f"a schedule takes a kernel, not a {kind}: decorate it")
         super().__init__(function)
+        self.origin = self.function
 
     def copy(self) -> Schedule:
         """A schedule at the same point, to try steps on."""
         other = Schedule(self.function)
-        other.trace = list(self.trace)
+        other.origin, other.trace = self.origin, list(self.trace)
         return other
 
     @property
@@ -193,6 +197,28 @@ class Schedule(_Schedule):
     def apply_trace(self, trace: Iterable[Mapping[str, Any] | Step]) -> None:
         """Apply the steps of a trace, which is plain data."""
         self.follow(trace)  # type: ignore[arg-type]
+
+
+def perfect_tiles(
+    extent: int, n: int, max_innermost_factor: int | None = None
+) -> list[tuple[int | None, ...]]:
+    """The `n` factors by which `split` divides a loop of `extent` iterations without a remainder:
+    candidate values for `webmlc.tune`. The first factor is None, which `split` derives. As in TVM,
+    the last one is at most `max_innermost_factor`.
+
+    >>> perfect_tiles(6, 2)
+    [(None, 1), (None, 2), (None, 3), (None, 6)]
+
+    Raises `UserError` unless the numbers are positive.
+    """
+    largest = extent if max_innermost_factor is None else max_innermost_factor
+    if min(extent, n, largest) < 1:
+        raise UserError(f"{extent} iterations have no {n} factors: the numbers must be positive")
+    divisors = [number for number in range(1, extent + 1) if extent % number == 0]
+    tiles: list[tuple[int, ...]] = [()]
+    for _ in range(n - 1):
+        tiles = [(d, *tile) for tile in tiles for d in divisors if extent % (d * prod(tile)) == 0]
+    return [(None, *tile) for tile in sorted(tiles) if not tile or tile[-1] <= largest]
 
 
 def _reads(block: Block) -> Iterable[Any]:

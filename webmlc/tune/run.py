@@ -73,7 +73,7 @@ class Result:
 
 def run(model: Source, request: TuneOptions) -> Result:
     """Search as requested (see `webmlc.tune.tune`)."""
-    _check(request)
+    check_request(request)
     name = _name(model)
     budget = Budget(request.seconds)
     options = Options(
@@ -91,10 +91,10 @@ def run(model: Source, request: TuneOptions) -> Result:
             request.device,
             request.sizes or {},
             constants=request.constants,
-            machine=_machine(request),
+            machine=machine_name(request),
         )
         builder.wait()
-        measurer = _Measurer(request, stack)
+        measurer = Measurer(request, stack)
         surveyed: Sequence[TaskSearch] = ()
         answers: Mapping[str, tuple[str, float]] = {}
         was_interrupted = False
@@ -137,7 +137,7 @@ def _name(model: Source) -> str:
 
 
 def _survey(
-    graph: Graph, options: Options, builder: CandidateBuilder, budget: Budget, measurer: _Measurer
+    graph: Graph, options: Options, builder: CandidateBuilder, budget: Budget, measurer: Measurer
 ) -> tuple[Variants, Search, bool]:
     """The variants of a model, the search that has measured them, and whether the user interrupted
     it.
@@ -167,7 +167,7 @@ def _algorithm_records(
             yield AlgorithmRecord(layer, machine, platform, *answer, model, VERSION, date)
 
 
-class _Measurer:
+class Measurer:
     """Lets the requested workers measure all jobs of a search, and of the next search."""
 
     def __init__(self, request: TuneOptions, stack: ExitStack) -> None:
@@ -226,7 +226,7 @@ def _engine(request: TuneOptions) -> str | None:
     return next(e for e in ENGINES[request.device] if e in LOCAL_ENGINES or is_installed(e))
 
 
-def _machine(request: TuneOptions) -> str:
+def machine_name(request: TuneOptions) -> str:
     """The name of the machine whose kernels are searched: the machine that `load` would pick, as
     far as the request tells. Browsers have one software adapter, whose subgroups are quads.
     """
@@ -237,7 +237,7 @@ def _machine(request: TuneOptions) -> str:
     return request.adapter
 
 
-def _check(request: TuneOptions) -> None:
+def check_request(request: TuneOptions) -> None:
     """Refuse a request that cannot be searched, before anything takes time."""
     device, engine, threads = request.device, request.engine, request.threads
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is being spawned

@@ -109,9 +109,13 @@ def explanations(member: Any, path: str = "", text: str = "") -> dict[str, str]:
 @cache
 def _field_docstrings(kind: type) -> dict[str, str]:
     """The docstrings below the fields of a record, on one line each. Python does not keep them,
-    so they are read from the source.
+    so they are read from the source. The records of a user's space have no source.
     """
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):
+        return {}
+    (definition,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(definition, ast.ClassDef)
     texts: dict[str, str] = {}
     for field, following in zip(definition.body, definition.body[1:], strict=False):

@@ -156,7 +156,7 @@ class Search:
                 if not self.searches:
                     self._rest = self.budget.rest()
                 searches = self._start_all(platform)
-                self._add(s.control_record() for s in searches if s.is_measured)
+                self._add(s.control_record() for s in searches if self._starter.has_surveyed(s))
                 self._priorities.prepare(searches)
                 self.searches[platform.key] = searches
             return self.searches[platform.key]
@@ -273,6 +273,9 @@ class Search:
             if search.confirmed is not None or search.in_flight > 0:
                 continue
             if not search.is_open or not search.is_measured or self.is_confirming:
+                if search.earlier_winner is not None and not search.trials:  # nothing is new
+                    search.confirmed = search.earlier_winner
+                    continue
                 finalists = search.finalists() if self.seconds_left > 0 else []
                 if finalists:
                     return self._job(search, finalists, confirms=True)

@@ -123,6 +123,10 @@ class SearchStarter:
             searches.append(search)
         return searches
 
+    def has_surveyed(self, search: TaskSearch) -> bool:
+        """True if a survey has measured the default of a search."""
+        return (search.task.identity, search.platform.key) in self._surveyed
+
     def model(self, platform: Platform) -> OnlineCostModel:
         """The cost model of a platform, which begins with the platform's records in the
         database.
@@ -182,4 +186,4 @@ class SearchStarter:
         if self.database is None or not self.options.resume:
             return ()
         records = self.database.records(task=task.key, platform=platform.key)
-        return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
+        return [record for record in records if record.sizes == task.size_bucket]

@@ -88,7 +88,7 @@ class TaskSearch:
     time of the default, which was measured `passes` times. `failure` says why even the default
     schedule could not be measured. `candidate_seconds` is the time of each candidate in the last
     trial, NaN before the first trial. `confirmed` are the parameters that a build gets, and their
-    relative time.
+    relative time; `earlier_winner` is the same of an earlier run that this search resumes.
     """
 
     task: Task
@@ -117,6 +117,7 @@ class TaskSearch:
     is_exhausted: bool = False
     failure: str = ""
     confirmed: tuple[Any, float] | None = None
+    earlier_winner: tuple[Any, float] | None = None
 
     @property
     def measured(self) -> int:
@@ -222,7 +223,13 @@ class TaskSearch:
     def resume(self, record: Record) -> None:
         """Take in the record of an earlier run. The spaces of an older webmlc had other members."""
         member = self.space.read(record.parameters)
-        if member not in (None, self.control.member) and member not in self.ratios:
+        if record.state == "confirmed" and member is not None and record.ratio is not None:
+            self.earlier_winner = member, record.ratio
+            if record.milliseconds is not None:
+                self.control_ms, self.passes = record.milliseconds / record.ratio, 1
+        elif member == self.control.member and record.milliseconds is not None:
+            self.control_ms, self.passes = record.milliseconds, 1
+        elif member not in (None, self.control.member) and member not in self.ratios:
             self._note(member, member, record.ratio)
             if record.ratio is None:
                 self.reasons[member] = record.reason
