@@ -132,3 +132,24 @@ def test_a_schedule_takes_kernels_only() -> None:
     x = te.placeholder((4,), name="x")
     program = te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0, name="y")])
     assert tir.Schedule(program).get_loops("y") == ["i"]
+
+
+def test_perfect_tiles_are_the_factors_that_split_takes() -> None:
+    assert tir.perfect_tiles(6, 2) == [(None, 1), (None, 2), (None, 3), (None, 6)]
+    assert tir.perfect_tiles(7, 1) == [(None,)]
+    tiles = tir.perfect_tiles(16, 3, max_innermost_factor=4)
+    assert len(tiles) == len(set(tiles)) == 12
+    for tile in tiles:
+        schedule = tir.Schedule(mm_relu)
+        loops = schedule.split(schedule.get_loops("Y")[0], tile)
+        assert len(loops) == 3
+        check(schedule)
+    with pytest.raises(UserError, match="must be positive"):
+        tir.perfect_tiles(16, 0)
+
+
+def test_a_schedule_keeps_the_program_that_it_starts_from() -> None:
+    schedule = tir.Schedule(mm_relu)
+    schedule.split("i", [None, 4])
+    assert schedule.copy().origin is schedule.origin
+    assert tir.replay(schedule.origin, schedule.trace) == schedule.function

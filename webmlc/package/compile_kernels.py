@@ -181,14 +181,15 @@ class KernelCompiler:
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> dict[str, Task]:
         """The compile task of each kernel for a variant. `constants` are the parameters of each
-        kernel that hold constants. Only shaders depend on them.
+        kernel that hold constants. Only shaders depend on them. The needs of variants tell which
+        rule schedules a kernel, so they say nothing of a kernel with a schedule by hand.
         """
         read_only = constants or {}
         sizes = self.sizes if variant.is_explained else None
         return {
             name: Task(
                 kernel,
-                variant.machine_of(kernel),
+                variant.machine if name in self.schedules else variant.machine_of(kernel),
                 variant.form,
                 read_only.get(name, frozenset()),
                 None if sizes is None else tuple(sizes.get(s.name, 1) for s in kernel.symbols),

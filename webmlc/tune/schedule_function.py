@@ -87,7 +87,7 @@ class UserKernel:
             raise RefusedParameters(f"{self.name} refuses these parameters")
         if not isinstance(schedule, Schedule):
             kind = type(schedule).__name__
-            raise UserError(f"{self.name} returns a {kind}. It must return a tir.Schedule")
+            raise UserError(f"{self.name} must return a tir.Schedule, not {kind}")
         if self.origin is not None and not _is_same(schedule.origin, self.origin):
             raise UserError(
                 f"{self.name} schedules different programs, and a search compares the schedules "

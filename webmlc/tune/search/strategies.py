@@ -32,6 +32,9 @@ POPULATION = 16
 """Members of a generation of `evolve`: 12 generations in 200 measurements."""
 RACE_MEMBERS = 96
 """A space with at most this many members is raced: all are measured in about twelve trials."""
+ASKS = 20
+"""The proposals for each member, at most: a search may propose members again that are measured or
+about to be (chosen by hand)."""
 FAILURE = 100.0
 """The relative time that stands for a disqualified member."""
 
@@ -56,7 +59,7 @@ class RandomSearch:
     def ask(self, count: int) -> list[Any]:
         """See `Strategy`."""
         members: list[Any] = []
-        for _ in range(20 * count):
+        for _ in range(ASKS * count):
             if len(members) == count:
                 break
             try:
@@ -105,8 +108,10 @@ class OptunaSearch:
 
     def ask(self, count: int) -> list[Any]:
         """See `Strategy`."""
-        members = []
-        for _ in range(count):
+        members: list[Any] = []
+        for _ in range(ASKS * count):
+            if len(members) == count:
+                break
             trial = self.study.ask(self.distributions)
             leaves = {path: v[trial.params[path]] for path, v in self.leaves.items()}
             proposal = self.space.at(leaves)
