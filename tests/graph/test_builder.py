@@ -87,13 +87,6 @@ def test_a_rewriting_finds_an_equal_constant() -> None:
     assert build.constant(np.array(2, np.float32) * np.array(3, np.float32)) == six
 
 
-@pytest.mark.parametrize(("counts_readers", "expected"), [(False, 1), (True, 2)])
-def test_a_rewriting_may_count_the_readers_it_adds(counts_readers: bool, expected: int) -> None:
-    rewriting = Rewriting(FUNCTION, {}, counts_readers=counts_readers)
-    Builder(SOURCE, rewriting)("Exp", "x")
-    assert rewriting.uses["x"] == expected
-
-
 def nodes_of(expansion: Expansion) -> list[tuple[str, tuple[str, ...]]]:
     return [(node.op, node.inputs) for node in expansion.nodes]
 

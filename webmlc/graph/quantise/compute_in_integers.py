@@ -474,5 +474,5 @@ def compute_function(function: Function) -> Function:
     """Rewrite one function. A function without quantised values is returned unchanged."""
     if all(node.op not in QUANTISED_CONSTANTS for node in function.nodes):
         return function
-    rewritten = Rewriting(function, RULES, counts_readers=True).run()
+    rewritten = Rewriting(function, RULES).run()
     return fold_function(remove_dead_code(rewritten))

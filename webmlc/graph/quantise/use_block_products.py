@@ -118,7 +118,7 @@ class _BlockProducts:
             return self.function
         self.users = consumers(self.function)
         rules = by_operator([Rule(P(("MatMul", "Gemm", "Gather")), self.rewritten)])
-        return remove_dead_code(Rewriting(self.function, rules, counts_readers=True).run())
+        return remove_dead_code(Rewriting(self.function, rules).run())
 
     def rewritten(self, rewriting: Rewriting, node: Node, context: Context) -> str | None:
         """The value that takes the place of a product or gather with weights."""

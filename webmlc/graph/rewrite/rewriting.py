@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from webmlc.core.errors import InternalError
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType, producers
-from webmlc.graph.ops.operator import Context, Scope, array_type
+from webmlc.graph.ops.operator import Context, Scope, array_type, is_bind
 from webmlc.graph.rewrite.meaning import infer_node, row_of
 from webmlc.graph.rewrite.patterns import Rule, Rules
 
@@ -135,18 +135,19 @@ class Rewriting(FunctionWriter):
     """The function so far, to whose nodes `rules` are applied. Rules ask it about values, and it is
     the destination of their builders.
 
-    `counts_readers` says whether a node that a rule appends counts as a reader of its inputs. The
-    integer rules need this: the DequantizeLinear that they bypass may have other readers. In
-    `simplify` a rule's nodes replace a node that has no reader afterwards, but whose own reads
-    still count. If new nodes counted there, x · b + a · b in place of (x + a) · b would give `x`
-    two readers. Then the node that computes `x` would not take the product into its weights.
+    `uses` has the number of times that live nodes read each value, as `count_uses` counts them in
+    the nodes so far and the nodes to come. A node is live once something reads an output. So a
+    node that a rule appends counts as a reader when the rule's result is in place, and no longer
+    when a rule bypasses it:
+
+        %s = Add(%x, %a)                               %m = Mul(%x, %b)
+        %y = Mul(%s, %b)    %x is read once    ->      %y = Add(%m, ab)    %x is read once
     """
 
     rules: Rules
-    counts_readers: bool = field(default=False, kw_only=True)
     scope: Scope = field(init=False)
     alias: dict[str, str] = field(init=False, default_factory=dict)
-    uses: Counter[str] = field(init=False, default_factory=Counter)
+    uses: Counter[str] = field(init=False)
     _producers: dict[str, Node] = field(init=False, default_factory=dict)
     _outputs_by_key: dict[object, tuple[str, ...]] = field(init=False, default_factory=dict)
     _arrays: dict[object, str] = field(init=False, default_factory=dict)
@@ -156,11 +157,11 @@ class Rewriting(FunctionWriter):
         self.types.update(self.source.types)
         values = Scope.of(self.source).values
         self.scope = Scope(self.types, self.constants, values)
-        for node in self.source.nodes:
-            self.uses.update(node.inputs)
-        self.uses.update(self.source.outputs)
+        self.uses = count_uses(self.source)
         for name, array in self.source.constants.items():
-            self._intern(name, array)
+            equal = self._intern(name, array)
+            if equal != name:
+                self.uses[equal] += self.uses.pop(name, 0)
 
     def producer(self, value: str) -> Node | None:
         """The node that computes a value, in its present form; `None` for inputs and constants."""
@@ -183,10 +184,13 @@ class Rewriting(FunctionWriter):
         return self._intern(name, array)
 
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
-        """Append a node before the present one, unless there is an equal node already."""
-        self.types.update(zip(filter(None, node.outputs), types, strict=bool(types)))
-        if self.counts_readers:
-            self.uses.update(node.inputs)
+        """Append a node before the present one, unless there is an equal node already. The types of
+        its outputs are `types`, or else inferred.
+        """
+        if types:
+            self.types.update(zip(filter(None, node.outputs), types, strict=True))
+        if self._is_live(node):  # it computes an output of the present node
+            self._add_uses(node.inputs)
         self._keep(node, self.scope.context(node))
         return tuple(self.alias.get(output, output) for output in node.outputs)
 
@@ -222,14 +226,15 @@ class Rewriting(FunctionWriter):
             if isinstance(result, str):
                 last = self._taken_back(result, written)
                 if last is None:
-                    self._repeat(node.outputs[0], result)
+                    self._replace(node, (result,))
                     return
                 result = replace(last, outputs=node.outputs)
             if result is None:
                 self._keep(node, context)
                 return
-            self.uses.subtract(node.inputs)
-            self.uses.update(result.inputs)
+            if self._is_live(node):
+                self._add_uses(result.inputs)
+                self._remove_uses(node.inputs)
             node = result
         raise InternalError(f"rules never settle at {node.op} ({node.name!r})")
 
@@ -250,8 +255,6 @@ class Rewriting(FunctionWriter):
         if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
             return None
         node = self.nodes.pop()
-        if self.counts_readers:
-            self.uses.subtract(node.inputs)
         del self._outputs_by_key[_node_key(node)], self._producers[value], self.types[value]
         return node
 
@@ -259,21 +262,48 @@ class Rewriting(FunctionWriter):
         key = _node_key(node)
         equal_outputs = self._outputs_by_key.get(key)
         if equal_outputs is not None:
-            for output, same in zip(node.outputs, equal_outputs, strict=True):
-                self._repeat(output, same)
+            self._replace(node, equal_outputs)
             return
         self._outputs_by_key[key] = node.outputs
         if any(o and o not in self.types for o in node.outputs):
             outputs = row_of(node).types(context)
             self.types.update(zip(filter(None, node.outputs), outputs, strict=True))
         self.nodes.append(node)
-        for output in node.outputs:
-            self._producers[output] = node
+        self._producers.update((output, node) for output in node.outputs if output)
 
-    def _repeat(self, value: str, source: str) -> None:
-        """Let the consumers of `value` read `source`, which is equal."""
-        self.alias[value] = source
-        self.uses[source] += self.uses[value] - 1
+    def _replace(self, node: Node, values: tuple[str, ...]) -> None:
+        """Let the readers of the node's first outputs read these values, which are equal."""
+        was_live = self._is_live(node)
+        for output, value in zip(node.outputs, values, strict=False):
+            if output:
+                self.alias[output] = value
+                self._add_uses([value] * self.uses.pop(output, 0))
+        if was_live:
+            self._remove_uses(node.inputs)
+
+    def _is_live(self, node: Node) -> bool:
+        """True if something reads an output of the node, so that the node counts as a reader."""
+        return any(self.uses[output] for output in node.outputs if output)
+
+    def _add_uses(self, values: Iterable[str]) -> None:
+        """Count another reader of each value. A node that was not live reads its inputs now."""
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            producer = self._producers.get(value)
+            if producer is not None and not self._is_live(producer):
+                pending += producer.inputs
+            self.uses[value] += 1
+
+    def _remove_uses(self, values: Iterable[str]) -> None:
+        """Count one reader less of each value. A node that is live no longer reads no inputs."""
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            self.uses[value] -= 1
+            producer = self._producers.get(value)
+            if producer is not None and not self._is_live(producer):
+                pending += producer.inputs
 
     def _intern(self, name: str, array: Array) -> str:
         """Add a constant, or find an equal one."""
@@ -310,9 +340,22 @@ class Rewriting(FunctionWriter):
         return self.written()
 
 
+def count_uses(function: Function) -> Counter[str]:
+    """The number of times that live nodes read each value. The function's outputs count as readers,
+    and the symbols that a `Bind` node binds count as a reader of its output.
+    """
+    uses = Counter(function.outputs)
+    uses.update(node.outputs[0] for node in function.nodes if is_bind(node))
+    for node in reversed(function.nodes):
+        if any(uses[output] for output in node.outputs if output):
+            uses.update(node.inputs)
+    return uses
+
+
 def _node_key(node: Node) -> object:
-    """A hashable value that is equal for equal nodes."""
-    return (node.domain, node.op, node.inputs, len(node.outputs), _key(dict(node.attributes)))
+    """A hashable value that is equal for equal nodes with equal choices of optional outputs."""
+    outputs = tuple(map(bool, node.outputs))
+    return (node.domain, node.op, node.inputs, outputs, _key(dict(node.attributes)))
 
 
 def _key(value: Attribute | dict[str, Attribute]) -> object:
