@@ -168,7 +168,7 @@ DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
     (
         (*WASM, "memory", "wasm", "arena", 0),
         [0, [1]],
-        "memory.wasm.arena has a place on one that does not precede it",
+        "memory.wasm.arena places a buffer on a later buffer",
         None,
     ),
     (

@@ -259,11 +259,14 @@ class Gpu:
     """Threads of a product that fill a GPU. With fewer threads, the threads divide reductions. Half
     this number fills a GPU if the operands cannot be copied to workgroup memory."""
     divided_threads: int
-    """Threads that fill a GPU where threads divide reductions."""
+    """Threads of a dispatch that fill a GPU where the threads of a workgroup divide a reduction:
+    each thread then has few independent instructions. With fewer threads, a rule takes smaller
+    tiles (chosen on products on an H200; an estimate for software adapters)."""
     divided_tile: Tile
-    """The largest register tile where threads divide a reduction."""
+    """The largest register tile, in elements, where threads divide a reduction."""
     divided_workgroup: int
-    """Invocations of a workgroup whose threads divide a reduction."""
+    """Threads of a workgroup that divides reductions: of a product, and by estimate of a tile of
+    attention. Chosen with `divided_threads`."""
     reads_lines: bool
     """Whether neighbouring threads should read neighbouring elements, because the hardware joins
     their loads, as GPUs do. A thread of a software adapter is fastest by itself."""

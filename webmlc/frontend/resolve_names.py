@@ -129,10 +129,10 @@ class _Call:
 class _Resolver:
     """A resolver with the functions of a model, and the names that values have so far."""
 
-    def __init__(self, model: ModelProto, taken: set[str]) -> None:
+    def __init__(self, model: ModelProto, value_names: set[str]) -> None:
         self.functions = {(plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.versions = versions_of(model.opset_import)
-        self.taken = taken
+        self.value_names = value_names
         self.counts: dict[str, int] = {}
 
     def nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> list[NodeProto]:
@@ -297,9 +297,9 @@ class _Resolver:
     def unique(self, name: str) -> str:
         """The name, or one derived from it if another value has this name."""
         unique, count = name, self.counts.get(name, 1)
-        while unique in self.taken:
+        while unique in self.value_names:
             count += 1
             unique = f"{name}_{count}"
         self.counts[name] = count
-        self.taken.add(unique)
+        self.value_names.add(unique)
         return unique

@@ -27,9 +27,9 @@ CACHED_BINDINGS = 16
 UNLIMITED = (1 << 31) - 1
 """The trip count of a loop that has no limit: the largest int32."""
 GROWTH = 1.5
-"""The smallest factor by which memory grows during a run.
-
-A larger factor copies less often, but wastes more memory. Chosen by hand.
+"""The smallest factor by which memory grows during a run, when a symbol that is bound needs more
+bytes. The content is copied each time. A larger factor copies less often, but wastes more memory.
+Chosen by hand.
 """
 
 
@@ -86,13 +86,16 @@ class Cache(Generic[T]):
 
 @dataclass(eq=False, slots=True)
 class States:
-    """The states of one session. A state that grows has room for `capacity` rows, and its first
-    `length` rows are valid. Any other state is valid as a whole, and zero at first. `symbols` are
-    the symbols of the last run or load; `None` if the session has not begun. `is_torn` says that an
-    exception stopped a call that replaces states, so that some states may be new and others old.
-    `is_disposed` says that the session has ended.
+    """How many rows of a session's states are valid. The bytes are in the memory of the devices,
+    which find them by this record.
 
-    The bytes are in the memory of the devices, which find them by this record.
+    A state either grows or is replaced. A growing state has room for `capacity` rows, and each run
+    appends rows; its first `length` rows are valid. A replaced state has one row, which is zero
+    at first and which each run writes anew.
+
+    `symbols` are the symbols of the last run or load; `None` if the session has not begun.
+    `is_torn`: an exception stopped a call that replaces states, so that some states may be new and
+    others old. `is_disposed`: the session has ended.
     """
 
     capacity: int
@@ -117,7 +120,9 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class StatePlace:
-    """The place of a state in the block of a session. A state that does not grow is one row."""
+    """The place of a state in the block of a session: `offset` and `row_bytes` are in bytes. A
+    state that does not grow is replaced by each run, and has one row.
+    """
 
     offset: int
     row_bytes: int
@@ -143,7 +148,9 @@ def state_places(layout: Layout, states: States) -> dict[str, StatePlace]:
 
 
 def check_new(states: States) -> None:
-    """Raise `SessionLostError` if states without memory had some: a device was restored since."""
+    """Raise `SessionLostError` if the session has begun. A caller found no memory of its states, so
+    the device that held them was lost and opened again.
+    """
     if states.symbols is not None:
         raise SessionLostError("the session was lost with its device; open another session")
 
@@ -198,6 +205,9 @@ class Executor(Protocol):
 
 
 def keep_forever(executors: Iterable[Executor]) -> None:
-    """Let the executors live until the process ends, so that nothing of theirs is ever deleted."""
+    """Add a reference that nobody removes to each executor, so that Python never deletes it or the
+    device's objects that it holds. Deleting them would fail at the exit of the process, and would
+    wait for threads of the parent in a forked process.
+    """
     for executor in executors:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(executor))

@@ -87,7 +87,7 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
         if not all(0 <= number < len(program.buffers) for number in memory.buffers):
             yield f"PROGRAM.memory.{device} places a buffer that does not exist"
         if not all(0 <= i < n for n, place in enumerate(memory.arena) for i in place.below):
-            yield f"PROGRAM.memory.{device}.arena has a place on one that does not precede it"
+            yield f"PROGRAM.memory.{device}.arena places a buffer on a later buffer"
 
 
 def _sizes(manifest: Manifest) -> Iterator[Size]:

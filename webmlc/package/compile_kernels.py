@@ -133,7 +133,7 @@ class KernelCompiler:
 
     @property
     def chooses(self) -> bool:
-        """True if the caller chooses schedules: then codes are not those of the cache."""
+        """True if the caller chooses schedules. The cache has no code of such schedules."""
         return self.choose is not default_schedule or bool(self.schedules)
 
     @property

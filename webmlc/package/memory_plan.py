@@ -57,7 +57,8 @@ class Layout:
     have separate buffers.
 
     `states` has offsets in the block of a session, which has `state_bytes` bytes. `total` does not
-    include this block. `replaced_states` are the states that do not grow.
+    include this block. `replaced_states` are the states that do not grow: each run replaces
+    them as a whole.
     """
 
     offsets: Mapping[str, int]

@@ -243,7 +243,7 @@ def _bound_values(functions: Sequence[Function]) -> set[str]:
 
 
 def _with_viewed(functions: Sequence[Function], values: set[str]) -> set[str]:
-    """The values, and the values of which they are views."""
+    """The values, and the values that they show under another shape."""
     values = set(values)
     for node in (node for function in functions for node in reversed(function.nodes)):
         if node.op == "View" and values & {*node.outputs}:

@@ -83,7 +83,8 @@ def _registers_of_threads(function: LoopFunction) -> frozenset[Buffer]:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk over a function: its registers by kind, and those that it creates."""
+    """A walk over a function: the function's registers by kind, and the registers that the walk
+    creates."""
 
     names: Names
     registers: dict[Buffer, int]
@@ -190,7 +191,8 @@ class _Hoister:
 
 @dataclass(slots=True)
 class _Variant:
-    """What changes between the iterations of a loop, and if loads may move before it."""
+    """The variables and buffers that change between the iterations of a loop, and whether loads may
+    move before the loop."""
 
     names: set[Var]
     buffers: set[Buffer]

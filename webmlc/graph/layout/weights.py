@@ -24,7 +24,7 @@ def pack_matrix(matrix: Array) -> Array:
     """Pack `[K, N]` as `[N/8, K, 8]`: zero-padded panels of eight columns. Vector loads read a row
     of a panel.
     """
-    return _whole(matrix, 1, PACK).reshape(len(matrix), -1, PACK).transpose(1, 0, 2)
+    return _padded(matrix, 1, PACK).reshape(len(matrix), -1, PACK).transpose(1, 0, 2)
 
 
 def pack_convolution(weights: Array, groups: int) -> Array:
@@ -34,14 +34,14 @@ def pack_convolution(weights: Array, groups: int) -> Array:
     """
     outputs, inputs, *kernel = weights.shape
     width = PACK if outputs > groups else 1
-    whole = _whole(weights.reshape(groups, outputs // groups, inputs, *kernel), 1, width)
-    split = whole.reshape(groups, -1, width, inputs, *kernel)
+    padded = _padded(weights.reshape(groups, outputs // groups, inputs, *kernel), 1, width)
+    split = padded.reshape(groups, -1, width, inputs, *kernel)
     packed = split.transpose(0, 1, *range(4, split.ndim), 3, 2)
     return packed if groups > 1 else packed[0]
 
 
-def _whole(array: Array, axis: int, multiple: int) -> Array:
-    """The array with zeros at the end of an axis, up to a multiple of its size."""
+def _padded(array: Array, axis: int, multiple: int) -> Array:
+    """The array with zeros at the end of an axis, so that `multiple` divides its size."""
     missing = -array.shape[axis] % multiple
     pads = [(0, missing if d == axis else 0) for d in range(array.ndim)]
     return np.pad(array, pads) if missing else array

@@ -83,7 +83,7 @@ def gpu_slabs(rules: tuple[AnyRule, ...]) -> AnyRule:
 
 
 def _match_halves(rules: tuple[AnyRule, ...]) -> Callable[[LoopFunction, Machine], Facts | None]:
-    """The function that matches kernels with slabs, both halves of which some rule schedules."""
+    """The function that matches kernels with slabs if some rule schedules each half."""
 
     def match(function: LoopFunction, machine: Machine) -> Facts | None:
         nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)

@@ -63,12 +63,13 @@ def pair_loads(function: LoopFunction, vector_registers: int) -> LoopFunction:
         match stmt:
             case For(body=Seq(statements=body)) if all(isinstance(s, Store) for s in body):
                 statements = list(body)
-                found = _neighbours(statements)
-                pairs = dict.fromkeys(_pair(statements, *positions, names) for positions in found)
+                positions = _neighbours(statements)
+                pairs = dict.fromkeys(_pair(statements, *both, names) for both in positions)
                 new = seq(*statements)
                 assert isinstance(new, Seq)
-                known = vectors | pairs.keys(), once | pairs.keys()
-                pressure = register_pressure(new.statements, *known)
+                pressure = register_pressure(
+                    new.statements, vectors | pairs.keys(), once | pairs.keys()
+                )
                 if pairs and pressure <= vector_registers:
                     created.extend(pairs)
                     return replace(stmt, body=new)
@@ -85,16 +86,16 @@ def _neighbours(statements: Sequence[Stmt]) -> list[tuple[int, int]]:
     element is copied first. Between them, nothing stores to the buffer or changes the index.
     """
     waiting: dict[Place, int] = {}
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for position, stmt in enumerate(statements):
         place = _copied(stmt)
         if place is not None:
             buffer, moving, constant = place
-            before = waiting.pop((buffer, moving, constant - 1), None)
-            if before is None:
+            first = waiting.pop((buffer, moving, constant - 1), None)
+            if first is None:
                 waiting[place] = position
             else:
-                found.append((before, position))
+                pairs.append((first, position))
             continue
         changed = {store.buffer for store in stores(stmt)}
         waiting = {
@@ -102,7 +103,7 @@ def _neighbours(statements: Sequence[Stmt]) -> list[tuple[int, int]]:
             for place, at in waiting.items()
             if changed.isdisjoint((place[0], *buffers_read(place[1])))
         }
-    return found
+    return pairs
 
 
 def _copied(stmt: Stmt) -> Place | None:

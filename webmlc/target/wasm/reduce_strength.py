@@ -80,7 +80,7 @@ def reduce_strength(function: LoopFunction) -> StrengthReduced:
 
 @dataclass(slots=True)
 class _Reducer:
-    """One walk over a function: its registers, and the pointers that the walk creates."""
+    """A walk over a function: the function's registers, and the pointers that the walk creates."""
 
     names: Names
     registers: frozenset[Buffer]

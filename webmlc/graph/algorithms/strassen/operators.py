@@ -115,8 +115,8 @@ def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:
         *row, n, k = axes
         return planes[(p, *row, k)] * panels[p, n // PACK, k, n % PACK]
 
-    each = (*planes.shape[:-1], simplify(shape[-1] // 2))
-    products = reduce("product", each, (half,), "add", element)
+    product_shape = (*planes.shape[:-1], simplify(shape[-1] // 2))
+    products = reduce("product", product_shape, (half,), "add", element)
 
     def tile(*axes: Expr) -> Expr:
         *batch, m, n = axes

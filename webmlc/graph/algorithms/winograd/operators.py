@@ -234,8 +234,8 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         taps = [tap(n, y * rows.step + a, place, c) for a in range(rows.span)]
         return combination(rows.transforms.input, i, taps)
 
-    each = (batch, down, across, const(columns.span), planes, channels)
-    by_columns = compute("columns", each, column, keep=_are_both_cut(forms))
+    columns_shape = (batch, down, across, const(columns.span), planes, channels)
+    by_columns = compute("columns", columns_shape, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         taps = [by_columns[n, y, x, b, i, c] for b in range(columns.span)]
@@ -332,8 +332,8 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         sums = [data[i, j, n, y, x, o] for i in range(rows.planes)]
         return combination(rows.transforms.output, a, sums)
 
-    each = (batch, down, across, planes, const(rows.tile), channels)
-    by_lines = compute("lines", each, line, keep=_are_both_cut(forms))
+    lines_shape = (batch, down, across, planes, const(rows.tile), channels)
+    by_lines = compute("lines", lines_shape, line, keep=_are_both_cut(forms))
 
     def element(n: Expr, *axes: Expr) -> Expr:
         *above, w, o = axes

@@ -149,11 +149,11 @@ class _Tiling:
         for copy, _ in partition_into(
             schedule, roles.row, cover(schedule.extent(roles.row), blocks.rows)
         ):
-            own, row = copy.with_loops(roles), copy.loop
+            copied, row = copy.with_loops(roles), copy.loop
             if row == roles.row:
                 _, row = schedule.split(row, [None, blocks.rows])
-            order(schedule, *own.groups, row)
-            self.columns(copy.with_blocks(nest), replace(own, row=row), height)
+            order(schedule, *copied.groups, row)
+            self.columns(copy.with_blocks(nest), replace(copied, row=row), height)
             height = blocks.tail_rows
 
     def columns(self, nest: Nest, roles: Roles, height: int) -> None:

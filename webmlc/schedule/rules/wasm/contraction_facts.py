@@ -5,7 +5,7 @@ In: a block that multiplies and adds. The outermost loops around it may not be i
 
     Y[n, y, x, o] += A[n, y * 2 + r, x * 2 + s, k] * B[o // 8, r, s, k, o % 8]
 
-    rows: n, y, x (of which x can be a tile's rows), column: o, depth: r * s * k
+    rows: n, y, x (only x can be a tile's rows), column: o, depth: r * s * k
 
 The default follows the fastest hand-written kernels: a register tile of pixels (or rows) times
 channels (or columns), the packed panel `[K][8]` of the right operand in the first-level cache, and
@@ -411,7 +411,7 @@ def _cache_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cp
     size = size_of(extents)
     if size is None or not facts.depth:
         return None
-    row_bytes = facts.depth * 4 + LINE_BYTES  # a line of the result, half of which a panel writes
+    row_bytes = facts.depth * 4 + LINE_BYTES  # a panel writes half a line of the result
     available = machine.l2_bytes - machine.tile.columns * facts.depth * 4
     return _whole_tiles(size, row_bytes, available, machine)
 

@@ -77,9 +77,9 @@ class WindowParameters(Struct, frozen=True):
 class WindowFacts:
     """The fold `update`, whose lanes are contiguous, with its epilogue.
 
-    `column`: the position of the axis of lanes; `row`: that of the axis around it, if its loop is
-    the fold's own. `edge`: columns at both ends whose windows reach beyond the lane axis.
-    `is_small`: whether the window is short enough to be unrolled.
+    `column`: the position of the axis of lanes; `row`: the position of the axis around it, if that
+    axis has a loop of its own around the fold. `edge`: columns at both ends whose windows reach
+    beyond the lane axis. `is_small`: whether the window is short enough to be unrolled.
     """
 
     update: str

@@ -254,8 +254,8 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     around = schedule.loops(final)
     roles = Roles(tuple(around[: around.index(row)]), row, group, *inner)
     for copy, part in partition_into(schedule, row, cover(facts.rows, parameters.rows)):
-        own, single = copy.with_blocks(names), parameters.single
-        nest = _Nest(schedule, facts, single, own, copy.with_loops(roles))
+        blocks, single = copy.with_blocks(names), parameters.single
+        nest = _Nest(schedule, facts, single, blocks, copy.with_loops(roles))
         if part.size == 1 and isinstance(single, Divided):
             nest.divide(single)
         else:

@@ -24,8 +24,8 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The loops over tiles, by rows and columns, and the loops within a tile: those that are
-    unrolled, then those that are vectorized, around the reduction.
+    """The loops over tiles, by rows and columns, and the loops within a tile: the unrolled loops,
+    then the vectorized loops, then the loops of the reduction inside them.
     """
 
     rows: str | None
@@ -167,7 +167,7 @@ def split_rows(schedule: Schedule, section: Section, height: int) -> list[Sectio
 
 
 def _split_section(schedule: Schedule, section: Section, loop: str, size: int) -> list[Section]:
-    """The section of whole tiles along its outermost loop, then that of the remainder, if any."""
+    """The section of whole tiles along `loop`, then the section of the remainder, if any."""
     extent = simplify(schedule.extent(loop))
     whole = simplify(extent // size * size)
     if as_int(whole) == 0 or is_zero(extent - whole):

@@ -192,15 +192,23 @@ def _default_row_and_tile(facts: Facts, machine: Gpu) -> tuple[Row, Tile]:
     rows = prod(as_int(size) or 1 for size in result.shape) // facts.columns
     for height in reversed(_copied_heights(facts)):
         tile = longest_stage(facts, row, CopiedTile(height, STAGES[0], REGISTER_STEPS))
-        threads = rows // height * machine.divided_workgroup
-        if tile is not None and tile.stage >= DEFAULT_STAGE and threads >= machine.divided_threads:
+        fills = _fills(machine, rows // height * machine.divided_workgroup)
+        if tile is not None and tile.stage >= DEFAULT_STAGE and fills:
             return row, tile
     for height in reversed(facts.heights):
-        if rows // height * MOST_THREADS >= machine.divided_threads:
+        if _fills(machine, rows // height * MOST_THREADS):
             return row, PlainTile(height)
     is_long = facts.keys is None or facts.keys > machine.row_threads
     most = max(workgroup, machine.row_threads) if is_long else workgroup
     return _single_row(facts, machine, most), None
+
+
+def _fills(machine: Gpu, threads: int) -> bool:
+    """True if the workgroups of all tiles have enough threads together to fill the GPU. The threads
+    of a tile divide the reductions over keys, so the limit is the limit of products whose threads
+    divide reductions (an assumption; it was not measured on attention).
+    """
+    return threads >= machine.divided_threads
 
 
 def _single_row(facts: Facts, machine: Gpu, workgroup: int) -> Row:
@@ -226,14 +234,19 @@ def _prompt_tile(facts: Facts, row: Row) -> CopiedTile | None:
 
 
 def _fits(facts: Facts, tile: Tile, row: Row | None) -> bool:
-    """True if the memory of a workgroup holds a tile, and also a single row if there is one."""
+    """True if the memory of a workgroup holds a tile, and also a single row if there is one.
+
+    The heights in `facts` fit beside `SMALL_ROW`. So they fit beside any row in shared memory whose
+    workgroup has no more threads, or has the fewest threads that a row may have.
+    """
     match tile:
         case CopiedTile():
             return shape_of(facts, tile, row) is not None
         case PlainTile() if row is not None:
-            is_small = row.workgroup <= max(MOST_THREADS, 2 * facts.vectors)
-            is_small = is_small and isinstance(row, SharedRow)
-            return is_small or tile_threads(facts, tile.rows, row=row) is not None
+            most = max(MOST_THREADS, 2 * facts.vectors)
+            if isinstance(row, SharedRow) and row.workgroup <= most:
+                return True
+            return tile_threads(facts, tile.rows, row=row) is not None
     return row is None or fits(facts, row_memory(facts, row))
 
 

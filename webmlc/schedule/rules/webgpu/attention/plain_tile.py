@@ -39,11 +39,13 @@ from webmlc.schedule.schedule import Schedule
 HEIGHTS = (8, 16)
 """The rows that a tile may have: 16 rows of 64 elements fill most of a workgroup's memory."""
 MOST_THREADS = 64
-"""The most threads of a workgroup: the size of the machine's workgroup."""
+"""The most threads of a tile's workgroup, equal to `workgroup_size` of all machines."""
 SMALL_ROW = SharedRow(MOST_THREADS)
-"""A single row that a workgroup of a tile computes."""
+"""A single row that has no more threads than a tile: one shader computes tiles and rows, so its
+workgroups have memory for both.
+"""
 FEWEST_THREADS = 32
-"""Threads of a workgroup, at least: adapters run 32 threads in lockstep."""
+"""The fewest threads of a tile's workgroup: adapters run at least 32 threads in lockstep."""
 
 
 def tile_threads(
