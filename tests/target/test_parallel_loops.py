@@ -23,7 +23,7 @@ from webmlc.core.machine import RELAXED
 from webmlc.loops.text import parse_function
 from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import Step, emit_module, print_function
-from webmlc.target.wasm.printer import names_taken
+from webmlc.target.wasm.instructions import Instruction, Line, get_local, names_read, set_local
 
 ROWS = 4096
 LONG = """
@@ -56,12 +56,10 @@ def test_a_kernel_has_one_function_per_parallel_loop() -> None:
 
 
 def test_a_line_reads_its_operands_before_it_sets_its_result() -> None:
-    lines = [
-        "(local.set $a (i32.add (local.get $base) (local.get $a)))",
-        "(local.set $b (i32.const 0))",
-        "(local.set $c (local.get $b))",
-    ]
-    assert names_taken(lines) == ["base", "a"]
+    total = Instruction("i32.add", (get_local("base"), get_local("a")))
+    values = {"a": total, "b": Instruction("i32.const 0"), "c": get_local("b")}
+    lines = [Line(1, (set_local(name, value),)) for name, value in values.items()]
+    assert names_read(lines) == ["base", "a"]
 
 
 class Shared:

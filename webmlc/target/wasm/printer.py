@@ -39,16 +39,22 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.line_stages import stage_marks
 from webmlc.target.registers import register_lanes
 from webmlc.target.scalar_replacement import private_buffers
-from webmlc.target.wasm.print_expr import ExprPrinter
+from webmlc.target.wasm.instructions import (
+    Instruction,
+    Line,
+    get_local,
+    integer,
+    names_read,
+    set_local,
+    tee_local,
+)
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 from webmlc.target.wasm.table import LANE_STORES, store_instruction, value_type
 from webmlc.target.wasm.threads import argument_addresses
+from webmlc.target.wasm.translate_expr import Address, ExprTranslator
 
 SCRATCH_ALIGNMENT = 64
 """The alignment of each scratch buffer, in bytes: one cache line."""
-
-_ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
-"""An instruction that reads or sets a local."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +108,10 @@ def print_kernel(reduced: StrengthReduced, relaxed: bool, *, shows_stages: bool 
     """
     function = reduced.function
     registers = register_lanes(function)
-    expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
+    translator = ExprTranslator(function.name, registers, reduced.pointers, relaxed)
     scratch = plan_scratch(function, registers)
     marks = stage_marks(function.body) if shows_stages else {}
-    printer = _KernelPrinter(function, expressions_, set(registers), scratch, marks)
+    printer = _KernelPrinter(function, translator, set(registers), scratch, marks)
     printer.statement(function.body, 1)
     return Printed(
         printer.text(),
@@ -149,14 +155,14 @@ class _KernelPrinter:
     """
 
     function: LoopFunction
-    expr: ExprPrinter
+    expr: ExprTranslator
     registers: set[Buffer]
     scratch: Scratch
     marks: Mapping[int, str]
     mark: str = ""
     in_parallel_loop: bool = False
     loops: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     locals: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -167,37 +173,37 @@ class _KernelPrinter:
         params = " ".join(f"(param ${name} i32)" for name in self.parameters())
         head = [*self.loops, f"(func ${MARK} {params}"]
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
-        return "\n".join((*head, *scratch, *self.lines)) + ")"
+        return "\n".join((*head, *(line.text() for line in (*scratch, *self.lines)))) + ")"
 
-    def scratch_addresses(self) -> list[str]:
+    def scratch_addresses(self) -> list[Line]:
         """The lines that set the addresses of the scratch buffers used in this function."""
-        base = f"(i32.load offset={CONTROL.scratch} (i32.const 0))"
-        thread_offset = (
-            f"(i32.mul (global.get $tid) (i32.load offset={CONTROL.scratch_stride} (i32.const 0)))"
+        base = _word(CONTROL.scratch)
+        part = Instruction(
+            "i32.mul", (Instruction("global.get $tid"), _word(CONTROL.scratch_stride))
         )
-        names = set(names_taken(self.lines))
+        names = set(names_read(self.lines))
         lines = []
         for buffers, region in (
             (self.scratch.shared, base),
-            (self.scratch.private, f"(i32.add {base} {thread_offset})"),
+            (self.scratch.private, Instruction("i32.add", (base, part))),
         ):
             for buffer, start in buffers.items():
                 if buffer.name in names:
                     self.locals[buffer.name] = "i32"
-                    address = f"(i32.add {region} (i32.const {start}))" if start else region
-                    lines.append(f"  (local.set ${buffer.name} {address})")
+                    address = Instruction("i32.add", (region, integer(start))) if start else region
+                    lines.append(Line(1, (set_local(buffer.name, address),)))
         return lines
 
     def declare_unset(self, body: Stmt) -> None:
         """Declare the registers that are read and never set, such as the sum of no elements."""
-        names = set(names_taken(self.lines))
+        names = set(names_read(self.lines))
         for load in loads(body):
             lanes = self.expr.registers.get(load.buffer)
             if lanes is not None and load.buffer.name in names:
                 self.locals.setdefault(load.buffer.name, value_type(load.buffer.dtype, lanes))
 
-    def line(self, depth: int, text: str) -> None:
-        self.lines.append("  " * depth + text + self.mark)
+    def line(self, depth: int, *parts: str | Instruction) -> None:
+        self.lines.append(Line(depth, parts, self.mark))
 
     # -- threads ---------------------------------------------------------------------------------
 
@@ -216,7 +222,7 @@ class _KernelPrinter:
         }
         outer_kinds = dict.fromkeys(self.parameters(), "i32") | self.locals
         passed = outer_kinds.keys() - inner_names
-        arguments = [n for n in names_taken(inner.lines) if n in passed]
+        arguments = [n for n in names_read(inner.lines) if n in passed]
         addresses = argument_addresses([outer_kinds[n] for n in arguments])
         if addresses is None:  # too many values to pass
             self.loop(loop, depth)
@@ -225,21 +231,18 @@ class _KernelPrinter:
         first, end = loop.var.name, f"{loop.var.name}.end"
         text = [f"(func ${name} (param ${first} i32) (param ${end} i32)"]
         text += [f"  (local ${n} {kind})" for n, kind in kinds.items()]
+        lines = []
         for n, address in zip(arguments, addresses, strict=True):
-            text.append(
-                f"  (local.set ${n} ({outer_kinds[n]}.load offset={address} (i32.const 0)))"
-            )
-            value = f"(local.get ${n})"
-            self.line(depth, f"({outer_kinds[n]}.store offset={address} (i32.const 0) {value})")
-        is_left = f"(i32.lt_s (local.get ${first}) (local.get ${end}))"
-        next_ = f"(local.set ${first} (i32.add (local.get ${first}) (i32.const 1)))"
-        text += [*scratch, f"  (loop $L_{first} (if {is_left} (then{self.mark}", *inner.lines]
-        text.append(f"    {next_} (br $L_{first}))))){self.mark}")
-        self.line(
-            depth,
-            f"(call $parallel (i32.const ${MARK}:{len(self.loops)}) "
-            f"{self.expr.value(loop.extent)})",
-        )
+            lines.append(Line(1, (set_local(n, _word(address, outer_kinds[n])),)))
+            store = f"{outer_kinds[n]}.store offset={address}"
+            self.line(depth, Instruction(store, (integer(0), get_local(n))))
+        is_left = Instruction("i32.lt_s", (get_local(first), get_local(end)))
+        next_ = set_local(first, _incremented(first))
+        opening = Line(1, (f"(loop $L_{first} (if ", is_left, " (then"), self.mark)
+        closing = Line(2, (next_, f" (br $L_{first})))))"), self.mark)
+        text += [line.text() for line in (*lines, *scratch, opening, *inner.lines, closing)]
+        place = Instruction(f"i32.const ${MARK}:{len(self.loops)}")
+        self.line(depth, Instruction("call $parallel", (place, self.expr.value(loop.extent))))
         self.loops.append("\n".join(text))
 
     def parameters(self) -> tuple[str, ...]:
@@ -265,10 +268,10 @@ class _KernelPrinter:
                     self.statement(child, depth)
             case Let(var=var, value=value, body=body):
                 self.locals[var.name] = value_type(var.dtype, 1)
-                self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
+                self.line(depth, set_local(var.name, self.expr.value(value)))
                 self.statement(body, depth)
             case If(condition=condition, then=then, otherwise=otherwise):
-                self.line(depth, f"(if {self.expr.value(condition)} (then")
+                self.line(depth, "(if ", self.expr.value(condition), " (then")
                 self.statement(then, depth + 1)
                 if otherwise is not None:
                     self.line(depth, ") (else")
@@ -291,15 +294,15 @@ class _KernelPrinter:
         may_be_empty = extent is None or extent < 1
         if may_be_empty:
             count = self.expr.value(loop.extent)
-            self.line(depth, f"(if (i32.gt_s {count} (i32.const 0)) (then")
+            self.line(depth, "(if ", Instruction("i32.gt_s", (count, integer(0))), " (then")
         start, continues = self.steps(loop)
-        self.line(depth, f"(local.set ${name} {start})")
+        self.line(depth, set_local(name, start))
         self.line(depth, f"(loop $L_{name}")
         self.statement(loop.body, depth + 1)
-        self.line(depth + 1, f"(br_if $L_{name} {continues})")
+        self.line(depth + 1, Instruction(f"br_if $L_{name}", (continues,)))
         self.line(depth, ")))" if may_be_empty else ")")
 
-    def steps(self, loop: For) -> tuple[str, str]:
+    def steps(self, loop: For) -> tuple[Instruction, Instruction]:
         """The initial value of the loop's local, and the condition on which the loop continues
         after an iteration.
 
@@ -310,10 +313,9 @@ class _KernelPrinter:
         multiply-adds of a tile.
         """
         name, count = loop.var.name, self.expr.value(loop.extent)
-        local = f"(local.get ${name})"
         if uses(loop.body, loop.var):
-            next_ = f"(local.tee ${name} (i32.add {local} (i32.const 1)))"
-            return "(i32.const 0)", f"(i32.lt_s {next_} {count})"
+            next_ = tee_local(name, _incremented(name))
+            return integer(0), Instruction("i32.lt_s", (next_, count))
         last = loop.body.statements[-1] if isinstance(loop.body, Seq) else loop.body
         match last:
             case Store(
@@ -322,8 +324,9 @@ class _KernelPrinter:
                 if previous.buffer == pointer in self.expr.pointers:
                     end = previous + loop.extent * stride
                     address = self.expr.byte_address(self.expr.pointers[pointer], end)
-                    return address, f"(i32.ne (local.get ${pointer.name}) {local})"
-        return count, f"(local.tee ${name} (i32.sub {local} (i32.const 1)))"
+                    compared = (get_local(pointer.name), get_local(name))
+                    return address, Instruction("i32.ne", compared)
+        return count, tee_local(name, Instruction("i32.sub", (get_local(name), integer(1))))
 
     def store(self, store: Store, depth: int) -> None:
         """Print a store to memory, or the setting of a register."""
@@ -336,22 +339,28 @@ class _KernelPrinter:
             case Ramp(base=base, stride=Const(value=1)) if buffer.dtype in LANE_STORES:
                 self.line(depth, self.expr.store_small(buffer, base, value))
             case Ramp(base=base, stride=Const(value=1)):
-                self.line(depth, f"(v128.store{self.expr.address(buffer, base)} {value})")
+                self.memory_store(depth, "v128.store", self.expr.address(buffer, base), value)
             case Ramp(base=base, stride=stride):
                 self.locals[".lanes"] = "v128"
-                self.line(depth, f"(local.set $.lanes {value})")
+                lanes = get_local(".lanes")
+                self.line(depth, set_local(".lanes", value))
                 for lane in range(VECTOR_LANES):
                     address = self.expr.address(buffer, base + stride * lane)
-                    if buffer.dtype in LANE_STORES:
-                        element = f"(i32x4.extract_lane {lane} (local.get $.lanes))"
-                        if buffer.dtype is DType.bool:
-                            element = f"(i32.and {element} (i32.const 1))"
-                        self.line(depth, f"({store_instruction(buffer.dtype)}{address} {element})")
+                    if buffer.dtype not in LANE_STORES:
+                        self.line(depth, self.expr.lane("store", lane, address, lanes))
                         continue
-                    self.line(depth, self.expr.lane("store", lane, address, "(local.get $.lanes)"))
+                    element = Instruction(f"i32x4.extract_lane {lane}", (lanes,))
+                    if buffer.dtype is DType.bool:
+                        element = Instruction("i32.and", (element, integer(1)))
+                    self.memory_store(depth, store_instruction(buffer.dtype), address, element)
             case index:
-                address = self.expr.address(buffer, index)
-                self.line(depth, f"({store_instruction(buffer.dtype)}{address} {value})")
+                name = store_instruction(buffer.dtype)
+                self.memory_store(depth, name, self.expr.address(buffer, index), value)
+
+    def memory_store(self, depth: int, name: str, address: Address, value: Instruction) -> None:
+        """Print a store of a value to memory."""
+        offset, pointer = address
+        self.line(depth, Instruction(f"{name}{offset}", (pointer, value)))
 
     def set_register(self, store: Store, depth: int) -> None:
         """Print the setting of a register, which holds a value or the byte address of a pointer."""
@@ -363,7 +372,7 @@ class _KernelPrinter:
         else:
             self.locals[register.name] = "i32"
             value = self.expr.byte_address(target, store.value)
-        self.line(depth, f"(local.set ${register.name} {value})")
+        self.line(depth, set_local(register.name, value))
 
 
 def uses(root: Stmt, var: Var) -> bool:
@@ -371,16 +380,11 @@ def uses(root: Stmt, var: Var) -> bool:
     return any(depends(e, var) for stmt in walk_statements(root) for e in expressions(stmt))
 
 
-def names_taken(lines: list[str]) -> list[str]:
-    """The locals that printed lines read before they set them, in order of first appearance. Within
-    a line, operands come before the local that they set.
-    """
-    names: dict[str, None] = {}
-    set_names: set[str] = set()
-    for line in lines:
-        accesses = _ACCESS.findall(line)
-        names |= dict.fromkeys(
-            name for verb, name in accesses if verb == "get" and name not in set_names
-        )
-        set_names |= {name for verb, name in accesses if verb != "get"}
-    return list(names)
+def _incremented(name: str) -> Instruction:
+    """The value of a local, plus 1."""
+    return Instruction("i32.add", (get_local(name), integer(1)))
+
+
+def _word(address: int, kind: str = "i32") -> Instruction:
+    """The word of the control area at an address."""
+    return Instruction(f"{kind}.load offset={address}", (integer(0),))

@@ -75,31 +75,33 @@ LANE_SHIFTS = {
 """The vector shifts, by operator and class. The amount is one scalar."""
 
 HALVES = {
-    "even_i8": "(i16x8.shr_s (i16x8.shl {} (i32.const 8)) (i32.const 8))",
-    "odd_i8": "(i16x8.shr_s {} (i32.const 8))",
+    "even_i8": ("i16x8.shl (i32.const 8)", "i16x8.shr_s (i32.const 8)"),
+    "odd_i8": ("i16x8.shr_s (i32.const 8)",),
 }
-"""Text that turns every second byte into a signed 16-bit lane."""
+"""The instructions that turn every second byte into a signed 16-bit lane, in order. Each has its
+second operand behind its name.
+"""
 
 INTERLEAVED = {
-    1: "(i8x16.shuffle 0 16 1 17 2 18 3 19 4 20 5 21 6 22 7 23 {} {})",
-    2: "(i8x16.shuffle 0 1 16 17 2 3 18 19 4 5 20 21 6 7 22 23 {} {})",
+    1: "i8x16.shuffle 0 16 1 17 2 18 3 19 4 20 5 21 6 22 7 23",
+    2: "i8x16.shuffle 0 1 16 17 2 3 18 19 4 5 20 21 6 7 22 23",
 }
-"""Text that interleaves the lower halves of two vectors, by the bytes of an element."""
+"""The instruction that interleaves the lower halves of two vectors, by the bytes of an element."""
 
-LOWEST_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
-"""Text that moves the lowest byte of each lane to the first four bytes."""
+LOWEST_BYTES = ("i8x16.swizzle (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12)",)
+"""The instruction that moves the lowest byte of each lane to the first four bytes."""
 
-_BYTES = "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))"
-"""Text that loads four unsigned bytes into 32-bit lanes."""
+_BYTES = ("v128.load32_zero", "i16x8.extend_low_i8x16_u", "i32x4.extend_low_i16x8_u")
+"""The instructions that load four unsigned bytes into 32-bit lanes."""
 LANE_LOADS = {
-    DType.bool: f"i32x4.neg ({_BYTES})",
+    DType.bool: (*_BYTES, "i32x4.neg"),
     DType.uint8: _BYTES,
-    DType.int8: "i32x4.extend_low_i16x8_s (i16x8.extend_low_i8x16_s (v128.load32_zero{}))",
-    DType.uint16: "v128.load16x4_u{}",
-    DType.int16: "v128.load16x4_s{}",
+    DType.int8: ("v128.load32_zero", "i16x8.extend_low_i8x16_s", "i32x4.extend_low_i16x8_s"),
+    DType.uint16: ("v128.load16x4_u",),
+    DType.int16: ("v128.load16x4_s",),
 }
-"""Text that loads four adjacent small integers into 32-bit lanes, and booleans as masks. `{}` is
-the address.
+"""The instructions that load four adjacent small integers into 32-bit lanes, and booleans as masks:
+a load, then conversions.
 """
 
 LANE_STORES = {
