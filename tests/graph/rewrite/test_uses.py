@@ -66,8 +66,8 @@ def test_dead_nodes_are_no_readers() -> None:
 
 def test_nodes_with_other_optional_outputs_are_not_equal() -> None:
     nodes = (Node("LayerNormalization", ("x", "x"), outputs) for outputs in (("y", "m"), ("z", "")))
-    source = Function("main", ("x",), ("y", "z"), tuple(nodes), {}, {})
-    source.types.update(dict.fromkeys(("x", "y", "z", "m"), VECTOR))
+    types = dict.fromkeys(("x", "y", "z", "m"), VECTOR)
+    source = Function("main", ("x",), ("y", "z"), tuple(nodes), types, {})
     assert len(Rewriting(source, {}).run().nodes) == 2
 
 
