@@ -41,7 +41,7 @@ def main(
     device: Annotated[str, typer.Option()] = "wasm",
     engine: Annotated[str, typer.Option(help="chromium or python.")] = "chromium",
     runs: Annotated[int, typer.Option()] = 20,
-    loads: Annotated[int, typer.Option(help="Fresh loads of each page.")] = 1,
+    loads: Annotated[int, typer.Option(help="Pages of each package, one after another.")] = 2,
     again: Annotated[bool, typer.Option("--reuse", help="Measure what was built before.")] = False,
     out: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:

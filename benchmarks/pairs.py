@@ -65,21 +65,23 @@ def in_python(
 
 
 def in_browser(
-    name: str, folders: Sequence[str], device: Device, runs: int, loads: int = 1
+    name: str, folders: Sequence[str], device: Device, runs: int, loads: int = 2
 ) -> list[dict[str, list[float]]]:
     """The `latencies` and `first` results of each package in Chromium, in milliseconds. Raises
     RuntimeError where a package fails or differs from native onnxruntime.
 
-    A page that was opened later may be slower, by 2 to 5 % on WebGPU (two equal packages of
-    MiniLM and Inception, 15 runs). Half of the runs open the pages in the opposite order.
+    A page keeps its speed as long as it is open: on WebGPU, pages of equal packages differ by up to
+    10 % (llama_15m, 14 pairs of pages), and a page that was opened later is slower by 2 to 5 %. So
+    the pages are loaded `loads` times, in alternate orders, for a share of the runs each.
     """
     results: dict[str, dict[str, list[float]]] = {
         folder: {"latencies": [], "first": []} for folder in folders
     }
-    for opened in (folders, folders[::-1]):
+    for load in range(loads):
+        opened = folders if load % 2 == 0 else folders[::-1]
         engines = [{"engine": "webmlc", "folder": folder} for folder in opened]
         group = {"model": f"/models/{name}/", "device": device, "threads": 1, "engines": engines}
-        rows = measure([group], math.ceil(runs / 2), warmup=5, loads=loads)["rows"]
+        rows = measure([group], math.ceil(runs / loads), warmup=5, loads=1)["rows"]
         if failures := [row["failure"] for row in rows if "failure" in row]:
             raise RuntimeError("; ".join(failures))
         errors = [row["error"] for row in rows]
