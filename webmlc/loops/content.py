@@ -29,7 +29,7 @@ def content(function: LoopFunction) -> bytes:
     """The bytes that decide the code of a function."""
     writer = _Writer()
     buffers = (function.params, function.outputs, function.symbols, function.allocations)
-    head = writer.plain(buffers)
+    head = writer.plain((*buffers, function.is_scheduled))
     statements = [writer.statement(stmt) for stmt in walk_statements(function.body)]
     return "\n".join([*writer.lines, repr(head), *map(repr, statements)]).encode()
 

@@ -203,6 +203,9 @@ class LoopFunction:
     the kernel computes, and `stages` names the nodes of each stage (`loops.stages`). Equality
     ignores both; `key()` ignores `name` too. Statements are compared one by one: a chain of
     hundreds is too deep for Python's recursion.
+
+    `is_scheduled`: people scheduled the function, which is lowered as it is. Otherwise the passes
+    of a target may split the function, and its rules schedule it.
     """
 
     name: str
@@ -213,6 +216,7 @@ class LoopFunction:
     body: Stmt
     origin: tuple[str, ...] = ()
     stages: tuple[tuple[str, ...], ...] = ()
+    is_scheduled: bool = False
 
     def __hash__(self) -> int:
         return hash((self._head(), *map(_shallow_key, walk_statements(self.body))))
@@ -227,7 +231,8 @@ class LoopFunction:
 
     def _head(self) -> tuple[object, ...]:
         """All that takes part in equality, but for the body."""
-        return self.name, self.params, self.outputs, self.symbols, self.allocations
+        head = (self.name, self.params, self.outputs, self.symbols, self.allocations)
+        return *head, self.is_scheduled
 
     def used_names(self) -> set[str]:
         """The names of the buffers, symbols, loops, lets and axes; blocks have their own names."""

@@ -70,6 +70,8 @@ ALTERNATIVE_ROOM = 10_000
 
 Chosen by hand: this is some tens of kilobytes of code.
 """
+BY_HAND = "by hand"
+"""The name that a report shows in place of a rule for a kernel that people scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,6 @@ class KernelCompiler:
 
     The watcher receives the stages of each kernel. With a cache or several `jobs`, the watcher
     receives only the code of each kernel.
-
-    `schedules` are the schedules that people gave to kernels, by the names of the kernels.
     """
 
     choose: Chooser
@@ -115,7 +115,6 @@ class KernelCompiler:
     cache: DiskCache | None = None
     jobs: int = 1
     sizes: Mapping[str, int] | None = None
-    schedules: Mapping[str, Schedule] = field(default_factory=dict)
     tuned: list[TunedKernel] = field(default_factory=list)
     machines: list[MachineClass] = field(default_factory=list)
     explanations: dict[tuple[str, str], Explanation] = field(default_factory=dict)
@@ -134,7 +133,7 @@ class KernelCompiler:
     @property
     def chooses(self) -> bool:
         """True if the caller chooses schedules. The cache has no code of such schedules."""
-        return self.choose is not default_schedule or bool(self.schedules)
+        return self.choose is not default_schedule
 
     @property
     def shows_stages(self) -> bool:
@@ -260,7 +259,7 @@ class KernelCompiler:
             schedule = selection.schedule
             functions[name] = _lower(task, named, schedule, title, self.watch)
             if task.sizes is not None:
-                rule = find_match(named.function, task.machine).rule.name
+                rule = _rule_name(task)
                 explained = _explained(task, rule, schedule, functions[name])
                 self._note(title, name, task, explained.explanation, selection.tuning)
             if selection.tuning is not None:
@@ -290,8 +289,8 @@ class KernelCompiler:
         watch(Stage(f"{title}: loops", show, task.kernel.name))
         if verify_level():
             verify(named.function)
-        if task.kernel.name in self.schedules:
-            return Selection(self.schedules[task.kernel.name])
+        if task.kernel.is_scheduled:
+            return Selection(Schedule(task.kernel))
         return self.choose(find_match(named.function, task.machine))
 
     def _number(self, machine: MachineClass) -> int:
@@ -311,8 +310,17 @@ def _compiled(task: Task, lowered: LoopFunction) -> ExplainedCode:
     """The code of a kernel with its default schedule, explained if its task has sizes."""
     if task.sizes is None:
         return ExplainedCode(print_code(lowered, task))
+    if task.kernel.is_scheduled:
+        return _explained(task, BY_HAND, Schedule(task.kernel), lowered)
     rule, schedule = choose_rule(name_dimensions(task.kernel).function, task.machine)
     return _explained(task, rule, schedule, lowered)
+
+
+def _rule_name(task: Task) -> str:
+    """The name of the rule for a kernel."""
+    if task.kernel.is_scheduled:
+        return BY_HAND
+    return find_match(name_dimensions(task.kernel).function, task.machine).rule.name
 
 
 def _explained(task: Task, rule: str, schedule: Schedule, lowered: LoopFunction) -> ExplainedCode:

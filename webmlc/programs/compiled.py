@@ -187,38 +187,23 @@ def _compile(module: IRModule, target: Device) -> Parts:
             check_gpu(program)
     main = module.graph_function()
     graph = Module(next(iter(module.functions)), {"main": main})
-    schedules = {
-        name: Schedule(replace(program.function, name=name))
-        for name, program in module.functions.items()
-        if program.is_scheduled
-    }
     options = BuildOptions(target, emit_text=True)
-    lowered = _lowered(graph, module, targets[target], frozenset(schedules))
-    with KernelCompiler(default_schedule, ignore, schedules=schedules) as compiler:
+    lowered = _lowered(graph, module, targets[target])
+    with KernelCompiler(default_schedule, ignore) as compiler:
         return package_of(graph, [(target, lowered)], targets, compiler, options)
 
 
-def _lowered(
-    graph: Module, module: IRModule, target: AnyTarget, scheduled: frozenset[str]
-) -> Module:
-    """The program of a target. A kernel with a schedule stays whole: the passes see no calls of it.
-    Other kernels are split until our rules can schedule each.
+def _lowered(graph: Module, module: IRModule, target: AnyTarget) -> Module:
+    """The program of a target. A kernel with a schedule stays whole. Other kernels are split until
+    our rules can schedule each.
     """
     attributes = {"device": target.device, "constants": ()}
-    calls = (replace(n, attributes={**n.attributes, **attributes}) for n in graph.main.nodes)
-    hidden = tuple(
-        replace(n, op="scheduled") if n.attributes["kernel"] in scheduled else n for n in calls
-    )
+    nodes = tuple(replace(n, attributes={**n.attributes, **attributes}) for n in graph.main.nodes)
     kernels = {n: replace(p.function, name=n) for n, p in module.functions.items()}
-    main = replace(graph.main, nodes=hidden)
-    lowered = run(
+    main = replace(graph.main, nodes=nodes)
+    return run(
         target.kernel_passes, replace(graph, functions={"main": main}, kernels=kernels), ignore
     )
-    nodes = tuple(
-        replace(n, op="call_kernel") if n.op == "scheduled" else n for n in lowered.main.nodes
-    )
-    kernels = {**{n: kernels[n] for n in scheduled}, **lowered.kernels}
-    return replace(lowered, functions={"main": replace(lowered.main, nodes=nodes)}, kernels=kernels)
 
 
 def check_gpu(program: Program) -> None:

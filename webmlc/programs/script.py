@@ -55,18 +55,21 @@ class Program:
 
     `program(*arrays)` takes an array for each parameter, in order, and writes the outputs into
     theirs. Raises `InputError` if an array has another shape or dtype than its parameter.
-
-    `is_scheduled`: the function comes from a schedule, and is compiled as it is. Otherwise the
-    rules of the compiler schedule it.
     """
 
     function: LoopFunction
-    is_scheduled: bool = False
 
     @property
     def name(self) -> str:
         """The name of the kernel."""
         return self.function.name
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True if the function comes from a schedule, and is compiled as it is. Otherwise the rules
+        of the compiler schedule it.
+        """
+        return self.function.is_scheduled
 
     def script(self) -> str:
         """The program as text that `kernel` reads again."""

@@ -15,6 +15,7 @@ of `schedule.schedule.Schedule`; this class adds TVM's names for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -74,7 +75,7 @@ class Schedule(_Schedule):
     @property
     def program(self) -> Program:
         """The program now."""
-        return Program(self.function, is_scheduled=True)
+        return Program(replace(self.function, is_scheduled=True))
 
     def script(self) -> str:
         """The program now, as a script that `webmlc.kernel` reads."""

@@ -96,13 +96,14 @@ def reduction_alternatives(module: Module, machine: Gpu) -> dict[str, tuple[str,
 
 
 def _kernels_of(module: Module, machine: Gpu) -> set[str]:
-    """The names of the kernels that run on a machine's device."""
-    return {
+    """The names of the kernels without a schedule that run on a machine's device."""
+    names = {
         node.attributes["kernel"]
         for function in module.functions.values()
         for node in function.nodes
         if node.op == "call_kernel" and node.attributes["device"] == machine.device
     }
+    return {name for name in names if not module.kernels[name].is_scheduled}
 
 
 def _name(fold: Block) -> str:

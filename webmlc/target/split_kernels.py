@@ -90,7 +90,7 @@ def _reduces_results(function: LoopFunction) -> bool:
 
 def split_kernels(module: Module, machine: M, passes: Test[M]) -> Module:
     """needs: `call_kernel` nodes. guarantees: the same results. Every kernel on `machine`'s device
-    passes the test `passes`, or cannot be cut any further.
+    passes the test `passes`, or cannot be cut any further. A kernel with a schedule stays whole.
     """
     splitter = _Splitter(machine, passes, dict(module.kernels))
     functions = {}
@@ -149,7 +149,8 @@ class _Splitter(Generic[M]):
         cut.
         """
         nests = _nests(function)
-        if len(nests) == 1 or self.passes(function, self.machine):
+        is_whole = len(nests) == 1 or function.is_scheduled
+        if is_whole or self.passes(function, self.machine):
             return (function.name,)
         reads = _reads(function)
         groups: list[list[int]] = []

@@ -217,7 +217,7 @@ def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Itera
             resident.update(node.outputs)
             continue
         kernel = module.kernels[str(node.attributes["kernel"])]
-        if not {s.name for s in kernel.symbols} <= values.keys():
+        if kernel.is_scheduled or not {s.name for s in kernel.symbols} <= values.keys():
             continue
         named = name_dimensions(kernel)
         plain = machine_of(kernel, machine)
