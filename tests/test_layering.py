@@ -13,7 +13,8 @@ The reader of GGUF files writes nodes, so it stands right of the builder and of 
 Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own
 just right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what
 transforms those records, stands right of the frontend. And that file may name the loop function's
-type in annotations (ANNOTATIONS), since a module holds both kinds of function.
+type in annotations (ANNOTATIONS), since a module holds both kinds of function; so may the rows of
+operators, since the meaning of an operator that people define may be a kernel.
 """
 
 import ast
@@ -73,8 +74,12 @@ STAGES = (
     "webmlc.cli",
     "webmlc.__main__",
 )
-# A module holds graph functions and loop functions side by side; only its annotation says so.
-ANNOTATIONS = {("webmlc.graph.ir", "webmlc.loops.ir")}
+# A module holds graph functions and loop functions side by side, and the meaning of an operator may
+# be a kernel; only annotations say so.
+ANNOTATIONS = {
+    ("webmlc.graph.ir", "webmlc.loops.ir"),
+    ("webmlc.graph.ops.operator", "webmlc.loops.ir"),
+}
 # An empty __init__ is loaded by an import of any module inside, so it must stay empty.
 EMPTY = ("webmlc.graph", "webmlc.graph.algorithms")
 

@@ -11,6 +11,7 @@ formats: no other module parses a model to find its dependencies.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -64,11 +65,24 @@ def noted_dependencies() -> Iterator[Dependencies]:
         _ACTIVE.reset(token)
 
 
-def note_file(path: Path) -> None:
-    """Note a file that is about to be read. Call it before the first byte is read."""
+def note_file(path: Path, state: FileState | None = None) -> None:
+    """Note a file that is about to be read. Call it before the first byte is read, or with the
+    state that the file had before.
+    """
     dependencies = _ACTIVE.get()
     if dependencies is not None and path not in dependencies.files:
-        dependencies.files[path] = FileState.of(path)
+        dependencies.files[path] = FileState.of(path) if state is None else state
+
+
+def loaded_files(module: str) -> list[Path]:
+    """The files of the loaded modules of the package that a module belongs to."""
+    package = module.partition(".")[0]
+    files = (
+        getattr(loaded, "__file__", None)
+        for name, loaded in list(sys.modules.items())
+        if name.partition(".")[0] == package
+    )
+    return sorted({Path(file).absolute() for file in files if file})
 
 
 def note_library(module: str) -> None:

@@ -10,13 +10,15 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 
-from webmlc.core.dependencies import OPERATOR_GROUP
+from webmlc.core.dependencies import OPERATOR_GROUP, FileState, loaded_files, note_file
 from webmlc.core.errors import UserError
 from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
@@ -77,19 +79,18 @@ _builds: Counter[tuple[str, str]] = Counter()
 
 @contextmanager
 def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
-    """Have further rows in the table during a build. Raises `UserError` if another build has other
-    rows of these names at the same time.
+    """Have further rows in the table during a build, in place of rows of installed packages. Raises
+    `UserError` if another build has other rows of these names at the same time.
     """
     added: list[tuple[str, str]] = []
     try:
         for row in rows:
             key = row.domain, row.name
-            if OPS.setdefault(key, row) is not row:
+            if _builds[key] and OPS[key] is not row:
                 raise UserError(f"the operator {row.domain}.{row.name} is defined twice")
             _builds[key] += 1
             added.append(key)
-            if row.kind == "elementwise":
-                training.DIFFERENTIABLE[training.full_name(*key)] = row
+            _add(row)
         yield
     finally:
         for key in added:
@@ -99,15 +100,61 @@ def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
                 training.DIFFERENTIABLE.pop(training.full_name(*key), None)
 
 
+def _add(row: Operator) -> None:
+    key = row.domain, row.name
+    OPS[key] = row
+    if row.kind == "elementwise":
+        training.DIFFERENTIABLE[training.full_name(*key)] = row
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A row that an installed package offers, and the files of Python that define it, with their
+    states when they were loaded.
+    """
+
+    row: Operator
+    files: Mapping[Path, FileState]
+
+
 @cache
-def installed_rows() -> dict[tuple[str, str], Operator]:
-    """The rows that installed packages offer. Each entry point names a custom operator."""
-    rows = (point.load().row for point in entry_points(group=OPERATOR_GROUP))
-    return {(row.domain, row.name): row for row in rows}
+def installed_rows() -> Mapping[tuple[str, str], Installed]:
+    """The rows that installed packages offer. Each entry point names a custom operator. Raises
+    `UserError` for an entry point that cannot be loaded, or for two packages with one operator.
+    """
+    rows: dict[tuple[str, str], Installed] = {}
+    for point in entry_points(group=OPERATOR_GROUP):
+        package = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        try:
+            row = point.load().row
+        except Exception as error:
+            raise UserError(
+                f"the operator {point.value} of the installed package {package} cannot be loaded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        key = row.domain, row.name
+        if (other := rows.get(key)) is not None:
+            raise UserError(
+                f"the operator {row.domain}.{row.name} is offered by two installed packages, "
+                f"{_origin(other.row)} and {package}: remove one of them"
+            )
+        files = {path: FileState.of(path) for path in loaded_files(point.module)}
+        rows[key] = Installed(replace(row, custom=replace(row.custom, origin=package)), files)
+    return rows
+
+
+def _origin(row: Operator) -> str:
+    return "" if row.custom is None else row.custom.origin
 
 
 def find_row(domain: str, name: str) -> Operator | None:
-    """The row of an operator, or `None`. A row of an installed package is added to the table."""
-    if (domain, name) not in OPS and (row := installed_rows().get((domain, name))) is not None:
-        OPS[domain, name] = row
-    return OPS.get((domain, name))
+    """The row of an operator, or `None`. A row of an installed package is added to the table, and
+    the files that define it are noted.
+    """
+    key = domain, name
+    if domain not in OWN_DOMAINS and not _builds[key] and key in installed_rows():
+        installed = installed_rows()[key]
+        for path, state in installed.files.items():
+            note_file(path, state)
+        _add(installed.row)
+    return OPS.get(key)

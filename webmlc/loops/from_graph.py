@@ -127,7 +127,7 @@ class _Lowering:
             self.tensors[value] = place.part(placeholders[value], self.body.type(value))
         for value, array in self.body.constants.items():
             if array.size == 1:
-                self.tensors[value] = placeholders[value] = _scalar_constant(value, array)
+                self.tensors[value] = placeholders[value] = scalar_constant(value, array)
         if all(self.body.type(v).is_empty for v in self.body.outputs):
             self.tensors |= {v: _empty(self.body.type(v)) for v in self.body.outputs}
             parts: dict[str, tuple[Part, ...]] = {}
@@ -158,7 +158,7 @@ class _Lowering:
         )
         arguments = zip(function.params, (*read_inputs, *self.body.outputs), strict=True)
         displacements = {b.name: n for b, v in arguments if (n := places[v].displacement)}
-        function = replace(function, symbols=_symbols(function))
+        function = replace(function, symbols=symbols_in(function))
         return Lowered(function, tuple(read_inputs), displacements)
 
     def start(self, value: str, place: Place) -> tuple[str, int]:
@@ -389,7 +389,7 @@ def _empty(tensor_type: TensorType) -> Tensor:
     return compute("nothing", tensor_type.shape, lambda *_: zero)
 
 
-def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
+def scalar_constant(value: str, array: np.ndarray) -> Tensor:
     """Convert a one-element constant to a pointwise tensor, which becomes a literal in the code."""
     dtype = DType.of(array.dtype)
     axes = tuple(Var(f"constant_{d}") for d in range(array.ndim))
@@ -438,7 +438,7 @@ def _is_expensive(value: Expr) -> bool:
     )
 
 
-def _symbols(function: LoopFunction) -> tuple[Var, ...]:
+def symbols_in(function: LoopFunction) -> tuple[Var, ...]:
     """The symbolic dimensions of the function, by name: the free variables of its shapes."""
     shapes = [d for b in (*function.params, *function.allocations) for d in b.shape]
     free = {v for d in shapes for v in variables(d)}

@@ -15,6 +15,7 @@ from webmlc.core.dtypes import DType
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.operator import Scope
 from webmlc.loops.from_graph import Lowered, from_graph
+from webmlc.loops.from_program import from_program, node_apart, with_schedule
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import KernelForm
 from webmlc.loops.places import placed_body
@@ -72,14 +73,23 @@ def _name(body: Function) -> str:
 def lower_body(body: Function, form: KernelForm) -> tuple[Lowered, KernelForm, str | None]:
     """Lower a body in the requested form, or in the fallback form if there is an obstacle.
 
-    Returns the kernel, its form, and the obstacle.
+    Returns the kernel, its form, and the obstacle. A kernel of people's own has their schedule for
+    the device of its form.
     """
-    lowered = from_graph(body, body.name, form)
+    apart = node_apart(body)
+
+    def lower(form: KernelForm) -> Lowered:
+        if apart is not None:
+            return from_program(body, apart, form)
+        return from_graph(body, body.name, form)
+
+    lowered = lower(form)
     reason = form.obstacle(lowered.function)
-    if reason is None:
-        return lowered, form, None
-    assert form.fallback is not None, reason
-    return from_graph(body, body.name, form.fallback), form.fallback, reason
+    if reason is not None:
+        assert form.fallback is not None, reason
+        form = form.fallback
+        lowered = lower(form)
+    return lowered if apart is None else with_schedule(lowered, apart, form), form, reason
 
 
 def copy_node(value: str, target: str, function: Function, like: str = "") -> Node:

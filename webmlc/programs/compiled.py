@@ -211,8 +211,14 @@ def check_gpu(program: Program) -> None:
     obstacle = gpu_obstacle(program.function)
     if obstacle is not None:
         raise UserError(f"{program.name} cannot run on a GPU: {obstacle}")
+    check_threads(program, "webgpu")
+
+
+def check_threads(program: Program, target: Device) -> None:
+    """Raise `UserError` if the schedule of a program for a GPU binds no loop to it."""
     loops = [s for s in walk_statements(program.function.body) if isinstance(s, For)]
-    if program.is_scheduled and not any(loop.thread for loop in loops):
+    is_bound = DEVICES[target].runs_steps or any(loop.thread for loop in loops)
+    if program.is_scheduled and not is_bound:
         raise UserError(
             f"the schedule of {program.name} binds no loop to a GPU. Bind one to blockIdx.x and "
             "one to threadIdx.x, or compile the program without a schedule"

@@ -38,7 +38,7 @@ from webmlc.graph.algorithms.winograd.operators import (
 )
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce, stages_of
 from webmlc.graph.ops.layout import packed_product
-from webmlc.loops.from_graph import _Lowering, _symbols
+from webmlc.loops.from_graph import _Lowering, symbols_in
 from webmlc.loops.interp import run
 from webmlc.loops.ir import (
     Axis,
@@ -72,7 +72,7 @@ def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
     params = (*(lowering.buffers[t] for t in inputs), *outputs)
     allocations = tuple(lowering.allocations)
     function = LoopFunction("kernel", params, len(outputs), (), allocations, seq(*statements))
-    return replace(function, symbols=_symbols(function))
+    return replace(function, symbols=symbols_in(function))
 
 
 def bordered(function: LoopFunction, *sizes: Size) -> LoopFunction:

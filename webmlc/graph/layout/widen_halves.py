@@ -143,14 +143,15 @@ class _Widening(FunctionWriter):
 
     def calculates(self, node: Node) -> bool:
         """True for a node to widen: it calculates with halves, or one of its halves exists only in
-        its float32 form. A state keeps its name and its type, which a port has, too.
+        its float32 form. A state keeps its name and its type, which a port has, too. A kernel of
+        people's own keeps the types of its parameters.
         """
         halves = [value for value in node.inputs if self.is_half(value)]
         if not halves or node.operator in (*CONTROL, APPEND):
             return False
         if any(value not in self.types and value not in self.constants for value in halves):
             return True
-        if node.operator == ("", "View"):
+        if node.operator == ("", "View") or row_of(node).compute is None:
             return False
         may_read_halves = kind_of(node) == "injective" or all(map(self.is_stored, halves))
         return not (may_read_halves and self.leaves_halves(node))

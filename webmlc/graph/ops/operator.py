@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import prod
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,13 @@ from numpy.typing import NDArray
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr, as_int
-from webmlc.core.machine import ADDRESSABLE_BYTES
+from webmlc.core.machine import ADDRESSABLE_BYTES, Device
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, placeholder
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
+
+if TYPE_CHECKING:
+    from webmlc.loops.ir import LoopFunction
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Trait = Literal["pool", "row norm"]
@@ -358,6 +361,27 @@ class Signature:
     attributes: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Custom:
+    """The facts about an operator that people define (`programs.operators`).
+
+    - `origin`: where the operator comes from: an installed package and its version, or the module
+      and the name of a function.
+    - `inputs`: the names of the inputs.
+    - `defaults`: the attributes with their defaults; the default of an attribute that a node needs
+      is None.
+    - `program`: the kernel that computes a node. Its parameters are the inputs that the node has,
+      and then all outputs. Raises `NotSupportedError` for a node that it cannot compute.
+    - `schedules`: by device, the function that schedules this kernel.
+    """
+
+    origin: str
+    inputs: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    program: Callable[[Context], LoopFunction]
+    schedules: Mapping[Device, Callable[[LoopFunction], LoopFunction]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One row of the table.
@@ -380,7 +404,8 @@ class Operator:
     `choices` holds the texts that each text attribute may be, the default first. `signature`
     is None for operators that have a schema in ONNX.
 
-    `trait` is a further property of some operators that fusion asks for.
+    `trait` is a further property of some operators that fusion asks for. `custom` holds the facts
+    about an operator that people define.
 
     `layout` says how the operator is written over feature maps in NHWC. If it is None, an operator
     of kind elementwise or broadcast follows its inputs; any other operator reads and writes NCHW.
@@ -399,6 +424,19 @@ class Operator:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     signature: Signature | None = None
     trait: Trait | None = None
+    custom: Custom | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """True if each node of the operator is a kernel of its own, which is never fused: its
+        meaning is a kernel, or a schedule is for its kernel.
+        """
+        return self.custom is not None and (self.compute is None or bool(self.custom.schedules))
+
+    @property
+    def fusion_kind(self) -> FusionKind:
+        """The kind by which fusion uses the operator."""
+        return "opaque" if self.is_apart else self.kind
 
     def types(self, context: Context) -> tuple[TensorType, ...]:
         """The types of the node's outputs."""

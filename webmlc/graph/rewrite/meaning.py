@@ -36,33 +36,33 @@ def row_of(node: Node) -> Operator:
 
 def kind_of(node: Node) -> FusionKind:
     """How the node's outputs depend on its inputs."""
-    return row_of(node).kind
+    return row_of(node).fusion_kind
 
 
 def layout_of(node: Node) -> Layout | None:
     """How the node is written over feature maps in NHWC; `None` if it reads and writes NCHW."""
     row = row_of(node)
-    return row.layout or (BROADCAST if row.kind in MAPS else None)
+    return row.layout or (BROADCAST if row.fusion_kind in MAPS else None)
 
 
 def infer_node(
     node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[TensorType, ...]:
     """The types of the node's outputs."""
-    with _reported(node):
+    with reported(node):
         return row_of(node).types(Scope(types, constants, {}).context(node))
 
 
 def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
     """The node's output tensors over its input tensors. `scope` is its function's scope."""
-    with _reported(node):
+    with reported(node):
         results = row_of(node).tensors(scope.context(node), tensors)
         check_numbers(results, [t for t in tensors if t is not None])
         return results
 
 
 @contextmanager
-def _reported(node: Node) -> Iterator[None]:
+def reported(node: Node) -> Iterator[None]:
     """Report the error of a row as an error of the node."""
     try:
         yield
