@@ -188,7 +188,7 @@ class KernelCompiler:
         return {
             name: Task(
                 kernel,
-                variant.machine if name in self.schedules else variant.machine_of(kernel),
+                variant.machine if kernel.is_scheduled else variant.machine_of(kernel),
                 variant.form,
                 read_only.get(name, frozenset()),
                 None if sizes is None else tuple(sizes.get(s.name, 1) for s in kernel.symbols),

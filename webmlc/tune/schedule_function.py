@@ -24,7 +24,6 @@ from webmlc.core.machine import DEVICES, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.print_text import print_function
 from webmlc.programs.compiled import check_gpu
-from webmlc.programs.script import Program
 from webmlc.programs.tir import Schedule
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import AnyRule, Match, rule_of
@@ -94,7 +93,7 @@ class UserKernel:
                 "of one. Search each program's schedules alone"
             )
         if not DEVICES[self.machine.device].runs_steps:
-            check_gpu(Program(schedule.function, is_scheduled=True))
+            check_gpu(schedule.program)
         return schedule
 
 
