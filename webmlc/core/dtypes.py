@@ -81,6 +81,11 @@ class DType(StrEnum):
         return number(info(self.numpy).min), number(info(self.numpy).max)
 
     @property
+    def has_infinity(self) -> builtins.bool:
+        """True for the floating-point types that have an infinity."""
+        return self.is_float and np.isinf(np.array(np.inf).astype(self.numpy)).item()
+
+    @property
     def is_float(self) -> builtins.bool:
         """True for the floating-point types."""
         return "float" in self

@@ -220,11 +220,13 @@ def stages_of(roots: Sequence[Tensor]) -> list[Tensor]:
 
 
 def identity(combine: str, dtype: DType) -> Const:
-    """The identity of a reduction. For integers, ±infinity is their largest or smallest value."""
+    """The identity of a reduction. In types without infinity, ±infinity is the largest or smallest
+    number.
+    """
     value = SCALAR_OPERATORS[combine].identity
     if value is None:
         raise TypeError(f"{combine} has no identity and cannot reduce")
-    if dtype.is_integer and combine in ("min", "max"):
+    if combine in ("min", "max") and dtype is not DType.bool and not dtype.has_infinity:
         low, high = dtype.limits
         return Const(high if combine == "min" else low, dtype)
     if dtype is DType.bool:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.core.machine import Device
+from webmlc.graph.compute import identity
 from webmlc.host.load import load
 from webmlc.pipeline import build
 
@@ -38,6 +39,34 @@ def model_of(node: onnx.NodeProto, opset: int = 18, **arrays: np.ndarray) -> onn
     ]
     graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+SMALL_FLOATS = [dtype for dtype in DType if dtype.is_float and dtype.bits <= 16]
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin", "Hardmax"])
+@pytest.mark.parametrize("dtype", [d for d in SMALL_FLOATS if d.bits >= 8])
+def test_the_best_of_small_floats(
+    dtype: DType, operator: str, device: Device, tmp_path: Path
+) -> None:
+    """Some of these types have no infinity, from which a maximum of others begins."""
+    x = np.exp(np.random.default_rng(0).standard_normal((4, 9))).astype(dtype.numpy)
+    wide = x.astype(np.float32)
+    best = wide.argmin(1) if operator == "ArgMin" else wide.argmax(1)
+    node = helper.make_node(operator, ["x"], ["y"], axis=1)
+    y = run(model_of(node, x=x), {"x": x}, tmp_path, device)
+    if operator == "Hardmax":
+        best = np.eye(9)[best].astype(dtype.numpy).astype(np.float32)  # float8_e8m0fnu has no 0
+    np.testing.assert_array_equal(y.astype(np.float32).reshape(best.shape), best)
+
+
+@pytest.mark.parametrize("dtype", SMALL_FLOATS)
+def test_folds_of_small_floats_begin_from_a_number(dtype: DType) -> None:
+    for combine, start in (("max", -np.inf), ("min", np.inf)):
+        value = np.array(identity(combine, dtype).value).astype(dtype.numpy)
+        low, high = dtype.limits
+        assert float(value) in (start, low, high)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])

@@ -14,7 +14,7 @@ import numpy as np
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.index import clamped
 from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator, case
@@ -276,7 +276,7 @@ def _max_roi(context: Context, x: Tensor, rois: Tensor, images: Tensor, *_: Tens
         inside = (y < bottom) & (z < right)
         image = clamped(images[r], x.shape[0])
         value = x[image, c, minimum(y, x.shape[2] - 1), minimum(z, x.shape[3] - 1)]
-        return select(inside, value, Const(-np.inf, x.dtype))
+        return select(inside, value, identity("max", x.dtype))
 
     extents = dimensions(context, 3, "the pixels of a bin")
     best = reduce("bin", shape, extents, "max", pixel)
