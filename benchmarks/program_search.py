@@ -132,8 +132,10 @@ def search(strategy: str, seed: int, folder: Path, engine: str) -> ProgramResult
 
 
 def bests(result: ProgramResult) -> list[Mapping[str, Any]]:
-    """The best parameters after each number of measurements."""
-    return [_best(result, count) for count in CHECKPOINTS]
+    """The best parameters after each number of measurements. The last are the search's answer,
+    which its last trial confirmed.
+    """
+    return [*(_best(result, count) for count in CHECKPOINTS[:-1]), result.parameters]
 
 
 def _best(result: ProgramResult, count: int) -> Mapping[str, Any]:

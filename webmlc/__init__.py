@@ -12,6 +12,7 @@ from webmlc import T, te, tir
 program = webmlc.kernel(function)        # or te.create_prim_func([A, B, C])
 schedule = tir.Schedule(program)
 kernel = webmlc.compile(schedule, target="wasm")
+result = webmlc.tune(schedule_function, {"rows": [1, 2, 4]})
 """
 
 from __future__ import annotations

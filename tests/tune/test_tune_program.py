@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import webmlc
-from webmlc import te, tir
+from webmlc import T, te, tir
 from webmlc.core.errors import UserError
 from webmlc.core.machine import RELAXED
 from webmlc.tune.database import Database
@@ -162,6 +162,28 @@ def test_lambdas_are_searched_on_a_gpu(tmp_path: Path) -> None:
     assert not [row.reason for row in result.measurements if row.reason]
     assert "@compute" in result.kernel.text
     check(result.kernel)
+
+
+def test_a_program_of_unknown_size_is_searched_at_a_size(tmp_path: Path) -> None:
+    n = T.symbol("n")
+    a = te.placeholder((n, 8), "float32", name="A")
+    program = te.create_prim_func([a, te.compute((n, 8), lambda i, j: a[i, j] * 2.0, name="B")])
+
+    def split(rows: int) -> tir.Schedule:
+        schedule = tir.Schedule(program)
+        i, j = schedule.get_loops("B")
+        schedule.split(i, [None, rows])
+        schedule.vectorize(j)
+        return schedule
+
+    database = tmp_path / "tuned.db"
+    options: dict[str, Any] = {"engine": "wasmtime", "database": database, "sizes": {"n": 20}}
+    result = webmlc.tune(split, {"rows": [2, 4, 3]}, **options)
+    assert len(result.measurements) == 2
+    for rows in (5, 20):
+        x, y = np.ones((rows, 8), np.float32), np.empty((rows, 8), np.float32)
+        result.kernel(x, y)
+        assert (y == 2).all()
 
 
 class MadeUpEngine(CandidateBuilder):

@@ -198,12 +198,12 @@ class Database:
                 self._is_awaited.clear()
 
     def records(self, **conditions: str) -> Iterator[Record]:
-        """The records whose columns have these values, the oldest first."""
+        """The records whose columns have these values, in the order in which they were measured."""
         where = " AND ".join(f"{name} = ?" for name in conditions) or "TRUE"
         query = (
             "SELECT record.*, name, device, rule, description FROM record"
             " JOIN task ON task.key = record.task JOIN platform ON platform.key = record.platform"
-            f" WHERE {where} ORDER BY date, parameters"
+            f" WHERE {where} ORDER BY date, record.rowid"
         )
         self._finish_writing()
         with self._typed_errors():

@@ -134,6 +134,25 @@ def test_the_winner_of_an_earlier_run_is_confirmed(tmp_path: Path) -> None:
         assert searched.confirmed[1] == CONFIRMED_RATIO
 
 
+def test_a_run_that_ended_is_measured_no_more(tmp_path: Path) -> None:
+    tasks = small_tasks()[:1]
+    options = replace(OPTIONS, resume=True)
+    with Database(tmp_path / "t.db") as database:
+        first = Search(tasks, options, database, compare=lambda searches: ())
+        work(first, FixedWorker())
+        records = list(database.records())
+        second = Search(tasks, options, database, compare=lambda searches: ())
+        assert second.next_job(PLATFORM) is None
+        assert second.is_done
+        assert list(database.records()) == records
+    (earlier,), (resumed,) = first.all_searches(), second.all_searches()
+    assert resumed.confirmed == earlier.confirmed
+    assert resumed.confirmed is not None
+    assert resumed.confirmed[1] == CONFIRMED_RATIO
+    assert resumed.control_ms == pytest.approx(CONTROL_MS)
+    assert resumed.curve == pytest.approx(earlier.curve)
+
+
 def test_the_end_of_the_budget_still_confirms_the_winners() -> None:
     search = Search(small_tasks(), OPTIONS)
     job = first_trial(search)

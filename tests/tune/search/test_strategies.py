@@ -21,7 +21,7 @@ from webmlc.tune.measure.trial import Protocol, Trial
 from webmlc.tune.measure.workers import work
 from webmlc.tune.search.cost_model import OnlineCostModel
 from webmlc.tune.search.search import Search
-from webmlc.tune.search.strategies import ModelSearch
+from webmlc.tune.search.strategies import STRATEGIES, ModelSearch
 from webmlc.tune.search.task_search import BATCH, WORTHWHILE, Options, TaskSearch
 
 QUICK = settings(
@@ -241,3 +241,10 @@ def test_no_time_is_not_the_end_of_a_search() -> None:
     assert searched.propose(seconds=0.0)
     searched.propose([other], seconds=0.0)
     assert not searched.is_exhausted
+
+
+@pytest.mark.parametrize("strategy", ["evolve", "tpe"])
+def test_members_without_a_time_yet_are_not_the_end_of_a_search(strategy: str) -> None:
+    sampler = STRATEGIES[strategy](numbers(4, 4), 0)
+    asked = [member for _ in range(8) for member in sampler.ask(1)]
+    assert len(asked) == len(set(asked)) == 8
