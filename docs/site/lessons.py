@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +20,15 @@ def lessons() -> list[Path]:
 def needs_torch(lesson: Path) -> bool:
     """Whether a lesson runs in `.venv-doors`, which has PyTorch, and not in `.venv`."""
     return re.search(r"^import torch\b", lesson.read_text("utf-8"), re.MULTILINE) is not None
+
+
+def run_lesson(lesson: Path) -> None:
+    """Run a lesson as a plain script, in this environment. Raises `RuntimeError` if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(lesson)]
+    result = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{lesson.name} fails:\n{result.stderr}")
 
 
 def solutions_of(lesson: Path) -> Path:

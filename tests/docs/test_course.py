@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +17,14 @@ from docs.course.show import (
     draw_images,
     draw_loops,
 )
-from docs.site.lessons import FOLDER, lessons, link_lessons, needs_torch, solutions_of
-from tests.docs.prose import ROOT
+from docs.site.lessons import (
+    FOLDER,
+    lessons,
+    link_lessons,
+    needs_torch,
+    run_lesson,
+    solutions_of,
+)
 from webmlc import compile, te, tir
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const
@@ -35,13 +38,8 @@ EXERCISES = 3
 
 @pytest.mark.parametrize("lesson", [x for x in LESSONS if not needs_torch(x)], ids=lambda x: x.stem)
 def test_a_lesson_runs(lesson: Path) -> None:
-    """As a plain script; `make docs` runs it as a notebook."""
-    command = [sys.executable, str(lesson)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    """As a plain script. `make docs` runs it as a notebook."""
+    run_lesson(lesson)
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda x: x.stem)

@@ -126,6 +126,21 @@ def test_text_time_and_package(tmp_path: Path) -> None:
     )
 
 
+def test_a_temporary_of_symbolic_size_is_a_mistake_of_the_schedule() -> None:
+    n = T.symbol("n")
+    x = te.placeholder((n, 8), name="x")
+    double = te.compute((n, 8), lambda i, j: x[i, j] * 2.0, name="double")
+    y = te.compute((n, 8), lambda i, j: double[i, 7 - j], name="y")
+    program = te.create_prim_func([x, y])
+    schedule = tir.Schedule(program)
+    with pytest.raises(UserError, match=r"double has the symbolic size .* \(compute_at\)"):
+        compile_program(schedule)
+    schedule.compute_inline("double")
+    value, result = random(3, 8), np.empty((3, 8), np.float32)
+    compile_program(schedule)(value, result)
+    np.testing.assert_array_equal(result, 2 * value[:, ::-1])
+
+
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(UserError, match="binds no loop to a GPU"):
         compile_program(cpu_schedule(), "webgpu")

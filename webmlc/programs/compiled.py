@@ -41,6 +41,7 @@ from webmlc.programs.tir import Schedule
 from webmlc.schedule.rules import default_schedule
 from webmlc.target.target import AnyTarget
 from webmlc.target.targets import targets_of
+from webmlc.target.wasm.printer import SymbolicScratchError
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model
@@ -190,7 +191,10 @@ def _compile(module: IRModule, target: Device) -> Parts:
     options = BuildOptions(target, emit_text=True)
     lowered = _lowered(graph, module, targets[target])
     with KernelCompiler(default_schedule, ignore) as compiler:
-        return package_of(graph, [(target, lowered)], targets, compiler, options)
+        try:
+            return package_of(graph, [(target, lowered)], targets, compiler, options)
+        except SymbolicScratchError as error:
+            raise UserError(str(error)) from error
 
 
 def _lowered(graph: Module, module: IRModule, target: AnyTarget) -> Module:

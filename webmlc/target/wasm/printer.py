@@ -122,6 +122,12 @@ def print_kernel(reduced: StrengthReduced, relaxed: bool, *, shows_stages: bool 
     )
 
 
+class SymbolicScratchError(InternalError):
+    """A schedule leaves a buffer of symbolic size in memory, which is planned before a run. The
+    rules never do; a schedule by hand may.
+    """
+
+
 def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratch:
     """Place the allocations that are not registers, one after the other."""
     memory = [b for b in function.allocations if b not in registers]
@@ -137,7 +143,7 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
                 continue
             count = as_int(buffer.shape[0]) if buffer.shape else 1
             if count is None:
-                raise InternalError(
+                raise SymbolicScratchError(
                     f"wasm: kernel {function.name}: the intermediate buffer {buffer.name} has the "
                     f"symbolic size {buffer.shape[0]}; the schedule must bring its producer to its "
                     "consumer (compute_at)"
