@@ -11,6 +11,7 @@ import onnx.parser
 import webmlc
 from tests.node import answer_once
 from tests.shader_compilers import compile_shaders
+from webmlc.host.webgpu_kernels import split_shaders, with_sections
 
 SCRIPT = Path(__file__).parent / "compile_sections.mjs"
 MODEL = (
@@ -36,8 +37,10 @@ def test_code_and_memory_of_other_sections_are_left_out(tmp_path: Path) -> None:
         compile_shaders(pipeline)
     code = [re.split(r"^fn softmax", pipeline, flags=re.MULTILINE)[1] for pipeline in texts]
     assert ["workgroupBarrier" in text for text in code] == [False, True, True]
-    for text, section in product(code, (0, 1)):
-        is_second_run = text is not code[0]
-        assert (f"if (section_{section}_" in text) == (section == 1 or is_second_run)
+    for body, section in product(code, (0, 1)):
+        is_second_run = body is not code[0]
+        assert (f"if (section_{section}_" in body) == (section == 1 or is_second_run)
     assert not re.search(r"_rf\w* *\[", code[0])  # the workgroup memory
     assert code[1] == code[2]  # a pipeline keeps the sections of the one before
+    whole = split_shaders(text)["softmax"]
+    assert texts == [with_sections(whole, s) for s in ((False, True), (True, True), (True, True))]

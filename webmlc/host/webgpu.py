@@ -36,23 +36,21 @@ from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.host.webgpu_adapter import (
     BINDING_MULTIPLE,
     Timestamps,
-    bind_group_layout,
-    for_naga,
     request_device,
 )
+from webmlc.host.webgpu_kernels import Kernels
 from webmlc.package.manifest import Control, Memory, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, buffer_bytes, layout, place_in_order
 from webmlc.package.placement import align
-from webmlc.package.sizes import Size, evaluate
+from webmlc.package.sizes import evaluate
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
     """A step that is ready to encode."""
 
-    pipeline: Any
+    step: Step
     bind_group: Any
-    workgroups: tuple[Size, Size, Size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Block:
 
 
 class WebGpuExecutor:
-    """The GPU: one arena, constants in as few buffers as possible, and one pipeline per kernel.
+    """The GPU: one arena, constants in as few buffers as possible, and the kernels.
 
     An exception in the middle of a call of wgpu-py may leave a buffer mapped or a pass open.
     """
@@ -117,8 +115,7 @@ class WebGpuExecutor:
         temporary = self._upload_constants(memory.temporary)
         self.constants = self._upload_constants(memory.constants) | temporary
         self.constants |= self._new_buffers(memory.derived)
-        self.layouts: dict[str, Any] = {}
-        self.pipelines = self._pipelines()
+        self.kernels = Kernels(self.device, loaded)
         self.arena: Any = None
         self.staging: Any = None
         self.bindings: Cache[Binding] = Cache()
@@ -370,33 +367,6 @@ class WebGpuExecutor:
             places[name] = (buffer, address - base)
         return places
 
-    def _pipelines(self) -> dict[str, Any]:
-        """Create a compute pipeline per kernel, with an explicit layout.
-
-        Constants are bound read-only. The uniform of the symbols and integers follows the buffers.
-        """
-        steps: dict[str, Step] = {}
-        for step in self.loaded.program.steps:
-            if step.device == "webgpu" and step.control is None:
-                steps.setdefault(_entry(step), step)
-        if not steps:
-            return {}
-        (path,) = self.loaded.program.shaders.values()
-        module = self.device.create_shader_module(label=path, code=for_naga(self.loaded.shaders))
-        pipelines = {}
-        constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
-        for entry, step in steps.items():
-            is_constant = [name in constants for name in step.arguments]
-            has_uniform = bool(step.symbols or step.launch.integers)
-            group = bind_group_layout(self.device, is_constant, has_uniform)
-            self.layouts[entry] = group
-            pipelines[entry] = self.device.create_compute_pipeline(
-                label=entry,
-                layout=self.device.create_pipeline_layout(bind_group_layouts=[group]),
-                compute={"module": module, "entry_point": entry},
-            )
-        return pipelines
-
     def _dispatch(self, index: int) -> Dispatch:
         """A webgpu step with its bind group, for the current symbols."""
         binding, step = self._current, self.loaded.program.steps[index]
@@ -406,12 +376,10 @@ class WebGpuExecutor:
                 uniform = self._uniform(step.symbols, step.launch.integers)
                 bindings.append({"buffer": uniform, "offset": 0, "size": uniform.size})
             group = self.device.create_bind_group(
-                layout=self.layouts[_entry(step)],
+                layout=self.kernels.layout(step),
                 entries=[{"binding": i, "resource": b} for i, b in enumerate(bindings)],
             )
-            binding.dispatches[index] = Dispatch(
-                self.pipelines[_entry(step)], group, step.launch.workgroups
-            )
+            binding.dispatches[index] = Dispatch(step, group)
         return binding.dispatches[index]
 
     def _uniform(self, names: tuple[str, ...], integers: tuple[int, ...]) -> Any:
@@ -463,10 +431,10 @@ class WebGpuExecutor:
         if self.loaded.program.steps[index].control is not None:
             return
         dispatch = self._dispatch(index)
-        workgroups = [evaluate(size, self.values) for size in dispatch.workgroups]
+        workgroups = [evaluate(size, self.values) for size in dispatch.step.launch.workgroups]
         if 0 in workgroups:
             return
-        compute.set_pipeline(dispatch.pipeline)
+        compute.set_pipeline(self.kernels.pipeline(dispatch.step, self.values))
         compute.set_bind_group(0, dispatch.bind_group)
         compute.dispatch_workgroups(*workgroups)
 
@@ -518,11 +486,6 @@ def _keep_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_keep_in_child)
-
-
-def _entry(step: Step) -> str:
-    """The entry point that a step launches."""
-    return step.launch.entry or step.kernel
 
 
 def _words(names: Sequence[str], integers: Sequence[int], symbols: Mapping[str, int]) -> bytes:
