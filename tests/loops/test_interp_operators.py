@@ -30,7 +30,6 @@ WORDS_ONLY = {
         "word_u8",
         "even_i8",
         "odd_i8",
-        "pairs_u7_i8",
         "add_i16",
     ),
 }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.schedule.checks import assert_same, body_text
 from webmlc.loops.interp import run
-from webmlc.loops.ir import LoopFunction
+from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.loops.text import parse_function, print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.intrinsics import INTRINSICS, parsed
+from webmlc.schedule.intrinsics import INTRINSICS
 from webmlc.schedule.schedule import Schedule
 
 MATMUL = parse_function("""\
@@ -34,18 +36,25 @@ def tiled(program: LoopFunction) -> tuple[Schedule, list[str]]:
     return schedule, [i0, j0, k0, i1, j1, k1]
 
 
+def random_array(buffer: Buffer, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Random numbers for a buffer. Half of its integers are the largest and the smallest."""
+    shape = tuple(int(str(size)) for size in buffer.shape)
+    if buffer.dtype.is_float:
+        return generator.standard_normal(shape, np.float32)
+    limits = np.iinfo(buffer.dtype.numpy)
+    numbers = generator.integers(limits.min, limits.max, shape, buffer.dtype.numpy, endpoint=True)
+    extremes = generator.choice(np.array([limits.min, limits.max], buffer.dtype.numpy), shape)
+    return np.array(np.where(generator.random(shape) < 0.5, numbers, extremes))
+
+
 @pytest.mark.parametrize("name", INTRINSICS)
 def test_an_implementation_does_what_the_row_means(name: str) -> None:
-    semantics, implementation = parsed(name)
+    row = INTRINSICS[name]
+    semantics, implementation = row.semantics, row.implementation
     verify(semantics)
     verify(implementation)
     generator = np.random.default_rng(0)
-    arrays = {
-        buffer.name: generator.standard_normal(
-            tuple(int(str(size)) for size in buffer.shape), np.float32
-        )
-        for buffer in semantics.params
-    }
+    arrays = {b.name: random_array(b, generator) for b in semantics.params}
     expected, got = ({k: np.array(v) for k, v in arrays.items()} for _ in "ab")
     run(semantics, expected)
     run(implementation, got)
@@ -149,7 +158,9 @@ def test_refusals() -> None:
         schedule.tensorize(loops[3], "matmul_5x5")
     with pytest.raises(ScheduleError) as error:
         schedule.tensorize(loops[3], "dot_f32x4")
-    assert error.value.reason == ("loop 'i_1' and what is inside it is not what 'dot_f32x4' means")
+    assert error.value.reason == (
+        "loop 'i_1' is not what 'dot_f32x4' means: it has 4 iterations, not 4 × 4 × 4"
+    )
     text = print_function(MATMUL).replace("A[vi, vk] * B[vk, vj]", "A[vi, vk] - B[vk, vj]")
     other = parse_function(text)
     schedule, loops = tiled(other)

@@ -89,12 +89,6 @@ def _dot_i16(a: Any, b: Any) -> Any:
     return ((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16))[()]
 
 
-def _pairs_u7_i8(a: Any, b: Any) -> Any:
-    x, y = np.asarray(a, np.int32), np.asarray(b, np.int32)
-    products = [(x >> 8 * n & 255) * _signed_byte(y, n) for n in range(4)]
-    return (products[0] + products[1] & 0xFFFF | products[2] + products[3] << 16)[()]
-
-
 def _add_i16(a: Any, b: Any) -> Any:
     x, y = np.asarray(a, np.int32), np.asarray(b, np.int32)
     return (x + y & 0xFFFF | (x >> 16) + (y >> 16) << 16)[()]
@@ -181,7 +175,6 @@ _ROWS = (
     ScalarOperator("dot_u7_i8", 2, _dot_u8_i8, cost=8),
     ScalarOperator("dot_i8", 2, _dot_i8, cost=8),
     ScalarOperator("dot_i16", 2, _dot_i16, cost=4),
-    ScalarOperator("pairs_u7_i8", 2, _pairs_u7_i8, cost=4),
     ScalarOperator("add_i16", 2, _add_i16),
     ScalarOperator("word_u8", 4, _word_u8, cost=4),
     ScalarOperator("even_i8", 1, lambda word: _halves(word, 0)),
@@ -201,7 +194,7 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 - `finite(x)` is `x`, which is promised to be neither infinite nor a NaN.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 
-Nine operators use int32 words that pack small integers, the first in the lowest bits:
+Eight operators use int32 words that pack small integers, the first in the lowest bits:
 
 - `dot_u8_i8(a, b)` multiplies four unsigned bytes of `a` by four signed bytes of `b`, and adds the
   products.
@@ -209,8 +202,6 @@ Nine operators use int32 words that pack small integers, the first in the lowest
   requires.
 - `dot_i8(a, b)` does the same for signed bytes of both.
 - `dot_i16(a, b)` does the same for two pairs of signed 16-bit halves.
-- `pairs_u7_i8(a, b)` multiplies bytes as `dot_u7_i8` does, and adds the products of two neighbours
-  each: the result is two 16-bit halves.
 - `add_i16(a, b)` adds 16-bit halves, which wrap.
 - `word_u8(a, b, c, d)` packs the lowest byte of each operand into one word.
 - `even_i8` and `odd_i8` extend bytes 0 and 2, or 1 and 3, to signed 16-bit halves.

@@ -37,6 +37,7 @@ from webmlc.loops.ir import (
     loads_in,
 )
 from webmlc.loops.write_out_combinations import write_out_combinations
+from webmlc.loops.write_out_instructions import write_out_instructions
 
 _MOVES = frozenset({"select", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left",
                     "shift_right"})  # fmt: skip
@@ -74,7 +75,8 @@ def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:
     """Count the work of one run with these values of the symbols. A symbol without a value is 1."""
     values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
     counting = _Counting(values)
-    counting.statement(write_out_combinations(function).body, _Domain())
+    written_out = write_out_instructions(write_out_combinations(function))
+    counting.statement(written_out.body, _Domain())
     return Work(counting.flops, counting.read, counting.written)
 
 

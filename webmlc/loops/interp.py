@@ -29,6 +29,7 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.loops.to_python import is_lockstep, launch_extents, print_python
 from webmlc.loops.write_out_combinations import write_out_combinations
+from webmlc.loops.write_out_instructions import write_out_instructions
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[[Mapping[str, Array], tuple[int, ...]], Iterator[int] | None]
@@ -61,7 +62,8 @@ def run(
 
 @lru_cache(maxsize=256)
 def _compile(function: LoopFunction, symbols: tuple[tuple[str, int], ...]) -> Kernel:
-    source = print_python(write_out_combinations(function), dict(symbols))
+    written_out = write_out_instructions(write_out_combinations(function))
+    source = print_python(written_out, dict(symbols))
     namespace = dict(_NAMESPACE)
     exec(compile(source, f"<interp {function.name}>", "exec"), namespace)
     kernel: Kernel = namespace["kernel"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var
+from webmlc.core.instruction import INSTRUCTIONS, InstructionCall
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, Load
 
@@ -162,6 +163,8 @@ def _call(node: ast.Call, name: str, parts: Sequence[Part], error: Error) -> Exp
             return Broadcast(_as_expr(node, value, INDEX, error), width)
         case "combination", [row, *values], []:
             return _combination(node, row, values, error)
+        case "call_intrin", _, [instruction]:
+            return _instruction_call(node, instruction, parts, error)
         case _, [int() | float() as value], [] if name in DType.__members__:
             return typed_literal(node, value, DType(name), error)
         case "bool", [Const() as literal], []:
@@ -185,3 +188,19 @@ def _combination(node: ast.Call, row: Part, values: Sequence[Part], error: Error
     like = next((v.dtype for v in reversed(values) if isinstance(v, Expr)), DType.float32)
     index = _as_expr(node, row, INDEX, error)
     return Combination(matrix, index, tuple(_as_expr(node, v, like, error) for v in values))
+
+
+def _instruction_call(
+    node: ast.Call, name: str, parts: Sequence[Part], error: Error
+) -> InstructionCall:
+    """Build `T.call_intrin("f32x4.mul", a, b)`. Numbers take the dtypes of the parameters."""
+    if name not in INSTRUCTIONS:
+        raise error(node, f"there is no instruction {name!r}")
+    instruction = INSTRUCTIONS[name]
+    count = len(instruction.parameters)
+    if len(parts) != count:
+        raise error(node, f"{name} takes {count} operands, not {len(parts)}")
+    pairs = zip(parts, instruction.parameters, strict=True)
+    return InstructionCall(
+        instruction, tuple(_as_expr(node, part, like.dtype, error) for part, like in pairs)
+    )

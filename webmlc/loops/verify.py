@@ -33,6 +33,7 @@ from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Expr, Ramp, Var
+from webmlc.core.instruction import InstructionCall
 from webmlc.core.rewrite import variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.symbol_names import is_name
@@ -232,6 +233,8 @@ class _Verifier:
                     self.call(node, culprit)
                 case Combination():
                     self.combination(node, culprit)
+                case InstructionCall():
+                    self.instruction(node, culprit)
                 case Ramp(base=base, stride=stride) if base.lanes != 1 or stride.lanes != 1:
                     self.fail(culprit, f"a ramp of vectors: {node}", str(node))
 
@@ -283,3 +286,14 @@ class _Verifier:
             self.fail(culprit, f"a combination of {kinds}", str(node))
         if node.lanes != 1:
             self.fail(culprit, f"a combination of vectors of {node.lanes} lanes", str(node))
+
+    def instruction(self, node: InstructionCall, culprit: Culprit) -> None:
+        parameters = node.instruction.parameters
+        if len(node.args) != len(parameters):
+            self.fail(culprit, f"{len(node.args)} operands, not {len(parameters)}", str(node))
+        for parameter, operand in zip(parameters, node.args, strict=True):
+            if operand.dtype != parameter.dtype:
+                kinds = f"{operand.dtype}, not {parameter.dtype}"
+                self.fail(culprit, f"operand {parameter.name} is {kinds}", str(node))
+        if len(widths := {operand.lanes for operand in node.args}) != 1:
+            self.fail(culprit, f"operands of {sorted(widths)} lanes", str(node))

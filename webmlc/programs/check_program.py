@@ -81,14 +81,17 @@ class _Place:
         )
 
 
-def check_program(function: LoopFunction) -> Iterator[Problem]:
-    """Yield the problems of a function (see the module)."""
+def check_program(function: LoopFunction, updates: bool = False) -> Iterator[Problem]:
+    """Yield the problems of a function (see the module). If it `updates`, its outputs have contents
+    before it runs.
+    """
     if not function.outputs:
         yield function.params[-1], "no parameter is written, so the kernel has no output"
         return
     place = _Place(dict.fromkeys(function.symbols, SYMBOL))
     yield from _check(function.body, place)
-    yield from _reads_before_writes(function)
+    if not updates:
+        yield from _reads_before_writes(function)
 
 
 def _check(stmt: Stmt, place: _Place) -> Iterator[Problem]:

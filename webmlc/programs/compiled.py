@@ -30,6 +30,7 @@ from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.loops.count_work import count_work
 from webmlc.loops.ir import For, LoopFunction, walk_statements
 from webmlc.loops.kernel_form import gpu_obstacle
+from webmlc.loops.write_out_instructions import instructions_of
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.manifest import Manifest
 from webmlc.package.write import Parts, write_package
@@ -183,8 +184,9 @@ def _compile(module: IRModule, target: Device) -> Parts:
     targets = targets_of("all")
     if target not in targets:
         raise UserError(f"unknown target {target!r}: choose {' or '.join(targets)}")
-    if not DEVICES[target].runs_steps:
-        for program in module.functions.values():
+    for program in module.functions.values():
+        _check_instructions(program, targets[target])
+        if not DEVICES[target].runs_steps:
             check_gpu(program)
     main = module.graph_function()
     graph = Module(next(iter(module.functions)), {"main": main})
@@ -208,6 +210,23 @@ def _lowered(graph: Module, module: IRModule, target: AnyTarget) -> Module:
     return run(
         target.kernel_passes, replace(graph, functions={"main": main}, kernels=kernels), ignore
     )
+
+
+def _check_instructions(program: Program, target: AnyTarget) -> None:
+    """Raise `UserError` if no machine of a target has an instruction that a program calls."""
+    machines = [variant.machine for variant in target.variants.values()]
+    for call in instructions_of(program.function):
+        name, text = call.instruction.name, call.instruction.text(target.device)
+        if text is None:
+            raise UserError(
+                f"{program.name} calls the intrinsic {name!r}, which has no text for "
+                f"{target.device}. Register it with {target.device}=..."
+            )
+        if not any(text.runs_with(machine.features) for machine in machines):
+            raise UserError(
+                f"{program.name} calls the intrinsic {name!r}, which needs the feature "
+                f"{text.feature!r}. No machine of {target.device} has it"
+            )
 
 
 def check_gpu(program: Program) -> None:

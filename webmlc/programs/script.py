@@ -140,6 +140,13 @@ def from_source(text: str, names: Mapping[str, Any] | None = None) -> Program:
     return parse(Source(textwrap.dedent(text), "script"), names or {})
 
 
+def read_update(function: Callable[..., Any]) -> LoopFunction:
+    """Read a kernel that may add to what its output holds, such as the description of an intrinsic.
+    Raises `ScriptError`.
+    """
+    return parse(Source.of(function), names_of(function), updates=True).function
+
+
 def names_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The values of names outside a function: its globals, the locals of the function that defines
     it, and its closure. Annotations see these locals, too, and are no part of the closure.
@@ -158,8 +165,10 @@ def names_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {**vars(builtins), **outer, **locals_around, **captured}
 
 
-def parse(source: Source, names: Mapping[str, Any]) -> Program:
-    """Parse, verify and check a script. Raises `ScriptError`."""
+def parse(source: Source, names: Mapping[str, Any], updates: bool = False) -> Program:
+    """Parse, verify and check a script. If it `updates`, it may read an output before it writes the
+    output. Raises `ScriptError`.
+    """
     try:
         tree = ast.parse(source.text)
     except SyntaxError as error:
@@ -175,7 +184,7 @@ def parse(source: Source, names: Mapping[str, Any]) -> Program:
     except InvariantError as error:
         place = parser.places.get(id(error.culprit))
         raise source.error(place, error.message, error.part) from None
-    for culprit, message in check_program(function):
+    for culprit, message in check_program(function, updates):
         raise source.error(parser.places.get(id(culprit)), message)
     return Program(function)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, as_int
+from webmlc.core.machine import MACHINES, Machine
 from webmlc.loops.ir import (
     THREAD_AXES,
     Block,
@@ -35,12 +36,21 @@ from webmlc.loops.ir import loads as loads_of
 from webmlc.loops.print_text import print_function
 from webmlc.programs.ir_module import IRModule
 from webmlc.programs.script import Program
+from webmlc.programs.tensor_intrin import TensorIntrin
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.schedule import Schedule as _Schedule
 from webmlc.schedule.schedule import replay
 from webmlc.schedule.trace import Step
 
-__all__ = ["IRModule", "PrimFunc", "Schedule", "ScheduleError", "perfect_tiles", "replay"]
+__all__ = [
+    "IRModule",
+    "PrimFunc",
+    "Schedule",
+    "ScheduleError",
+    "TensorIntrin",
+    "perfect_tiles",
+    "replay",
+]
 
 PrimFunc = Program
 """TVM's name of a program."""
@@ -49,21 +59,31 @@ PrimFunc = Program
 class Schedule(_Schedule):
     """A schedule of a program (see the module), which `origin` is before the first step.
     `debug_mask` and its like of TVM are not taken.
+
+    A schedule for a machine, by its name (`core.machine.MACHINES`), refuses intrinsics that the
+    machine lacks.
     """
 
-    def __init__(self, program: Program | LoopFunction | IRModule) -> None:
+    def __init__(
+        self, program: Program | LoopFunction | IRModule, machine: str | Machine | None = None
+    ) -> None:
         if isinstance(program, IRModule):
             program = program.only_kernel()
         function = program.function if isinstance(program, Program) else program
         if not isinstance(function, LoopFunction):
             kind = type(program).__name__
             raise UserError(f"a schedule takes a kernel, not a {kind}: decorate it")
-        super().__init__(function)
+        if isinstance(machine, str):
+            if machine not in MACHINES:
+                names = ", ".join(MACHINES)
+                raise UserError(f"no machine {machine!r}: choose one of {names}")
+            machine = MACHINES[machine]
+        super().__init__(function, machine)
         self.origin = self.function
 
     def copy(self) -> Schedule:
         """A schedule at the same point, to try steps on."""
-        other = Schedule(self.function)
+        other = Schedule(self.function, self.machine)
         other.origin, other.trace = self.origin, list(self.trace)
         return other
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Stmt, replace_buffers, stores
 from webmlc.schedule.errors import ScheduleError
@@ -34,11 +35,14 @@ from webmlc.schedule.tree import (
 
 
 class Edit:
-    """The function as the primitive has changed it so far."""
+    """The function as the primitive has changed it so far, for a `machine` or for any machine."""
 
-    def __init__(self, primitive: str, function: LoopFunction) -> None:
+    def __init__(
+        self, primitive: str, function: LoopFunction, machine: Machine | None = None
+    ) -> None:
         self.primitive = primitive
         self.function = function
+        self.machine = machine
         self._names: set[str] | None = None
         self._block_names: set[str] | None = None
 

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from webmlc.core.expr import Expr, Var
 from webmlc.core.flags import verify_level
+from webmlc.core.machine import Machine
 from webmlc.loops.ir import Block, For, LoopFunction, Stmt, blocks, map_statements
 from webmlc.schedule.edit import Edit
 from webmlc.schedule.errors import ScheduleError
@@ -86,16 +87,19 @@ class Primitive(Generic[P, R]):
 
 
 class Schedule:
-    """A function and the steps that made it."""
+    """A function and the steps that made it. A schedule for a `machine` refuses instructions that
+    the machine lacks.
+    """
 
-    def __init__(self, function: LoopFunction) -> None:
+    def __init__(self, function: LoopFunction, machine: Machine | None = None) -> None:
         self.function = unique_loops(function)
+        self.machine = machine
         self.trace: Trace = []
         self._checks_steps = verify_level() >= 2
 
     def copy(self) -> Schedule:
         """A schedule at the same point, to try steps on."""
-        other = Schedule(self.function)
+        other = Schedule(self.function, self.machine)
         other.trace = list(self.trace)
         return other
 
@@ -132,7 +136,7 @@ class Schedule:
     def allows(self, primitive: str, *arguments: Any) -> bool:
         """True if a primitive accepts a step, which is not applied."""
         try:
-            _apply(self.function, primitive, _hashable(arguments))
+            _apply(self.function, primitive, _hashable(arguments), self.machine)
         except ScheduleError:
             return False
         return True
@@ -175,7 +179,7 @@ class Schedule:
         """
         if named:
             arguments = PRIMITIVES[primitive].positional(arguments, named)
-        function, names = _apply(self.function, primitive, _hashable(arguments))
+        function, names = _apply(self.function, primitive, _hashable(arguments), self.machine)
         if self._checks_steps:
             self._check(function, step(primitive, arguments))
         self.function = function
@@ -201,14 +205,19 @@ PRIMITIVES: dict[str, Primitive[..., Any]] = {
 
 @cached_by_identity(maxsize=1024)
 def _apply(
-    function: LoopFunction, primitive: str, arguments: tuple[Any, ...]
+    function: LoopFunction, primitive: str, arguments: tuple[Any, ...], machine: Machine | None
 ) -> tuple[LoopFunction, Any]:
     """The function after a step, and the names that the primitive returns. Cached: a rule that
     matches a kernel tries steps that it then takes.
     """
-    edit = Edit(primitive, function)
+    edit = Edit(primitive, function, machine)
     names = PRIMITIVES[primitive].function(edit, *arguments)
     return edit.function, names
+
+
+def forget_steps() -> None:
+    """Forget the cached steps: an intrinsic may have another meaning now."""
+    _apply.cache_clear()  # type: ignore[attr-defined]
 
 
 def _hashable(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -68,6 +68,7 @@ def cached_by_identity(
         def lookup(subject: LoopFunction, /, *args: P.args, **kwargs: P.kwargs) -> R:
             return cached(_Same(subject), *args, **kwargs)  # type: ignore[arg-type]
 
+        lookup.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
         return lookup
 
     return decorate

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webmlc.core.expr import Broadcast, Call, Expr, call
+from webmlc.core.affine import terms
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Broadcast, Call, Cast, Expr, Ramp, call
 from webmlc.core.rewrite import rewriter
-from webmlc.loops.ir import LoopFunction, map_expressions
+from webmlc.loops.ir import Load, LoopFunction, map_expressions
 
 
 def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
@@ -40,6 +42,38 @@ def word_of_bytes(numbers: Sequence[Expr]) -> Expr:
     for n, byte in enumerate(upper_bytes, 1):
         word = word | call("shift_left", byte, 8 * n)
     return word
+
+
+def adjacent_bytes(numbers: Sequence[Expr]) -> Load | None:
+    """The load of the first of four numbers, if the numbers are bytes that lie side by side in
+    memory. The lanes of vectors may lie anywhere.
+    """
+    places: list[tuple[Load, Expr]] = []
+    for number in numbers:
+        match number:
+            case Cast(value=Load(buffer=buffer, indices=(index,)) as load) if (
+                buffer.dtype in (DType.int8, DType.uint8) and buffer.shape
+            ):
+                places.append((load, index))
+            case _:
+                return None
+    first, start = places[0]
+    if any(load.buffer != first.buffer for load, _ in places):
+        return None
+    is_adjacent = all(_distance(start, index) == n for n, (_, index) in enumerate(places))
+    return first if is_adjacent else None
+
+
+def _distance(start: Expr, end: Expr) -> int | None:
+    """The elements from one index to another, or `None` if they differ by more than a number."""
+    match start, end:
+        case Ramp(base=first, stride=stride), Ramp(base=last, stride=other) if stride == other:
+            return _distance(first, last)
+    if start.lanes > 1 or end.lanes > 1:
+        return None
+    low, high = dict(terms(start)), dict(terms(end))
+    distance = high.pop((), 0) - low.pop((), 0)
+    return distance if low == high else None
 
 
 def unpack_bytes(function: LoopFunction) -> LoopFunction:

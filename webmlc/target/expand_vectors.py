@@ -19,6 +19,7 @@ from webmlc.core.affine import depends, split_linear
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
+from webmlc.core.instruction import InstructionCall
 from webmlc.core.rewrite import substitute, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -62,25 +63,30 @@ class _NotVectorizable(Exception):
     """The loop has no vector form; the caller unrolls it or makes it serial."""
 
 
-def expand_vectors(function: LoopFunction) -> LoopFunction:
-    """Expand every vectorized loop of `function`."""
-    return replace(function, body=_visit(function.body, symbol_ranges(function)))
+def expand_vectors(function: LoopFunction, widens_instructions: bool = False) -> LoopFunction:
+    """Expand every vectorized loop of `function`. If a target `widens_instructions`, it applies an
+    instruction of scalars to vectors.
+    """
+    body = _visit(function.body, symbol_ranges(function), widens_instructions)
+    return replace(function, body=body)
 
 
-def _visit(stmt: Stmt, scope: Scope) -> Stmt:
+def _visit(stmt: Stmt, scope: Scope, widens: bool) -> Stmt:
     """Expand the loops in a statement, inner loops first."""
     inner = inside(stmt, scope)
-    new = map_children(stmt, lambda child: _visit(child, inner))
-    return _expand(new, inner) if isinstance(new, For) and new.kind == "vectorized" else new
+    new = map_children(stmt, lambda child: _visit(child, inner, widens))
+    if isinstance(new, For) and new.kind == "vectorized":
+        return _expand(new, inner, widens)
+    return new
 
 
-def _expand(loop: For, scope: Scope) -> Stmt:
+def _expand(loop: For, scope: Scope, widens: bool) -> Stmt:
     """The vector form of a vectorized loop. A loop without a vector form is unrolled or serial."""
     extent = as_int(loop.extent)
     try:
         if extent is None or extent < VECTOR_LANES:
             raise _NotVectorizable
-        return _Expander(loop.var, extent, scope).statement(loop.body, {})
+        return _Expander(loop.var, extent, scope, widens).statement(loop.body, {})
     except _NotVectorizable:
         is_short = extent is not None and extent <= _MAX_UNROLLED
         return replace(loop, kind="unrolled" if is_short else "serial")
@@ -89,9 +95,10 @@ def _expand(loop: For, scope: Scope) -> Stmt:
 class _Expander:
     """The expansion of one loop over the variable `var`."""
 
-    def __init__(self, var: Var, extent: int, scope: Scope) -> None:
+    def __init__(self, var: Var, extent: int, scope: Scope, widens: bool) -> None:
         self.var = var
         self.scope = scope
+        self.widens_instructions = widens
         vector_end = extent // VECTOR_LANES * VECTOR_LANES
         self.vectors = range(0, vector_end, VECTOR_LANES)
         self.scalars = range(vector_end, extent)
@@ -187,6 +194,10 @@ class _Expander:
                 if dtype is DType.bool and args[-1].dtype is DType.bool:
                     self.check_guarded(expr, expr)
                 return Call(op, tuple(self.vector(a, start) for a in args), dtype)
+            case InstructionCall(instruction=instruction, args=args):
+                if instruction.lanes == 1 and not self.widens_instructions:
+                    raise _NotVectorizable
+                return InstructionCall(instruction, tuple(self.vector(a, start) for a in args))
             case Cast(value=value, dtype=dtype):
                 return Cast(self.vector(value, start), dtype)
             case Bitcast(value=value, dtype=dtype):

@@ -15,6 +15,7 @@ from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction, Store, walk_statements
+from webmlc.loops.write_out_instructions import instructions_of
 
 M = TypeVar("M", bound=Machine)
 Pass = Callable[[LoopFunction], LoopFunction]
@@ -60,7 +61,11 @@ class Variant(Generic[M]):
     is_explained: bool = True
 
     def machine_of(self, kernel: LoopFunction) -> M:
-        """The machine to compile a kernel of this variant for."""
+        """The machine to compile a kernel of this variant for. A kernel that calls instructions is
+        compiled for each machine: it may use what others lack.
+        """
+        if next(instructions_of(kernel), None) is not None:
+            return self.machine
         for need, other in self.otherwise:
             if not need(kernel):
                 return other.machine_of(kernel)

@@ -30,7 +30,7 @@ from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 DTYPES = ("uint8", "int8")
 ELEMENTS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
-CALLS = ("dot4I8Packed(", "dot_bytes(")
+CALLS = ("dot4I8Packed(", "dot4I8Packed_words_lanes(")
 _ENTRY = re.compile(r"^fn (\w+)\(@builtin", re.MULTILINE)
 """The line of a kernel with the name of its entry point."""
 
@@ -200,7 +200,7 @@ LOAD = """async ({ x, lacks }) => {
   const model = await load("/model/", { device: "webgpu" });
   const input = { dtype: "int8", shape: [x.length, x[0].length], data: Int8Array.from(x.flat()) };
   const { y } = await model.run({ x: input });
-  return { y: Array.from(y.data), defined: texts.some((t) => t.includes("fn dot4I8Packed")) };
+  return { y: Array.from(y.data), defined: texts.some((t) => t.includes("fn dot4I8Packed(")) };
 }"""
 
 

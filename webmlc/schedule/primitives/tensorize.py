@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import permutations
 
-from webmlc.core.bounds import iterations
-from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
-from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import divides, prove_equal, simplify
 from webmlc.loops.ir import (
-    NO_STAGE,
     Axis,
     Binder,
     Block,
@@ -30,10 +26,18 @@ from webmlc.loops.ir import (
     substitute_statement,
     walk_statements,
 )
+from webmlc.loops.write_out_instructions import instructions_of
+from webmlc.schedule.describe_instruction import nest as nest_of_loops
 from webmlc.schedule.edit import Edit
-from webmlc.schedule.intrinsics import INTRINSICS, parsed
+from webmlc.schedule.intrinsics import INTRINSICS, Intrinsic
+from webmlc.schedule.match_intrinsic import (
+    Match,
+    call_instruction,
+    difference,
+    match_intrinsic,
+)
 from webmlc.schedule.regions import Scan, relax
-from webmlc.schedule.tree import Intervals
+from webmlc.schedule.tree import Intervals, loop_names, loops_of
 
 
 def blockize(edit: Edit, loop: str) -> str:
@@ -53,7 +57,7 @@ def blockize(edit: Edit, loop: str) -> str:
     or do not run over whole tiles of its axes.
     """
     path, target = edit.loop(loop)
-    loops, block = _perfect_nest(target)
+    loops, block = nest_of_loops(target)
     if not isinstance(block, Block):
         edit.refuse(f"the loops from {loop!r} inwards hold more than one block", loop)
     inner = {each.var for each in loops}
@@ -86,15 +90,6 @@ def blockize(edit: Edit, loop: str) -> str:
     new = Block(name, tuple(axes), tuple(outer_bindings), nest, init, block.predicate)
     edit.put(path, new)
     return name
-
-
-def _perfect_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
-    """The loops from a statement inwards, and the first statement that is no loop."""
-    loops: list[For] = []
-    while isinstance(stmt, For):
-        loops.append(stmt)
-        stmt = stmt.body
-    return loops, stmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +146,8 @@ def _init(edit: Edit, block: Block, init: Stmt, bindings: list[Expr], loops: lis
     return grid([(copies[loop.var], loop.extent) for loop in loops if loop.var in copies], body)
 
 
-def tensorize(edit: Edit, loop: str, intrinsic: str) -> str:
-    """Replace `loop` and its body by the implementation of `intrinsic`, in a block that `blockize`
+def tensorize(edit: Edit, nest: str, intrinsic: str) -> str:
+    """Replace a loop and its body by the implementation of `intrinsic`, in a block that `blockize`
     makes.
 
     for i0, j0, k0, i1, j1, k1 in T.grid(...):     for i0, j0, k0 in T.grid(16, 16, 16):
@@ -161,31 +156,75 @@ def tensorize(edit: Edit, loop: str, intrinsic: str) -> str:
             ...                                            T.intrinsic("matmul_4x4_f32")
             C[vi, vj] += A[vi, vk] * B[vk, vj]             ...the 4x4 tile, in registers...
 
-    An init stays in this block. Returns the block. Raises `ScheduleError` if there is no such
-    intrinsic, if `blockize` refuses, or if the nest has another meaning.
+    An init stays in this block. If `nest` is a block, its elements are lanes of an instruction.
+    Each part of its value that is the meaning of one lane becomes a call of the instruction.
+
+    Returns the block. Raises `ScheduleError` if there is no such intrinsic, if the schedule's
+    machine lacks it, if `blockize` refuses, or if the nest has another meaning.
     """
     if intrinsic not in INTRINSICS:
         names = ", ".join(INTRINSICS)
-        edit.refuse(f"no intrinsic {intrinsic!r}; there are {names}", loop)
+        edit.refuse(f"no intrinsic {intrinsic!r}; there are {names}", nest)
+    row = INTRINSICS[intrinsic]
+    _require_machine(edit, row, nest)
+    if nest in loop_names(edit.function):
+        return _tensorize_loop(edit, nest, row)
+    return _tensorize_block(edit, nest, row)
+
+
+def _require_machine(edit: Edit, row: Intrinsic, nest: str) -> None:
+    """Refuse an instruction that the schedule's machine lacks."""
+    machine = edit.machine
+    if machine is None:
+        return
+    for call in instructions_of(row.implementation):
+        text = call.instruction.text(machine.device)
+        if text is None:
+            edit.refuse(f"{row.name!r} has no text for {machine.device}", nest)
+        if not text.runs_with(machine.features):
+            reason = f"{row.name!r} needs the feature {text.feature!r}"
+            edit.refuse(f"{reason}, which the machine {machine.name!r} lacks", nest)
+
+
+def _tensorize_loop(edit: Edit, loop: str, row: Intrinsic) -> str:
     before = edit.function
     name = blockize(edit, loop)
     path, outer = edit.block(name)
-    semantics, implementation = parsed(intrinsic)
-    loops, inner = _perfect_nest(outer.body)
+    loops, inner = nest_of_loops(outer.body)
     assert isinstance(inner, Block)  # `blockize` made a perfect nest around one block
     ranges = edit.ranges((*path, *loops))
-    matched_places: Match | None = None
-    stage = NO_STAGE
-    if isinstance(inner.body, Store):
-        stage = inner.body.stage
-        store = substitute_statement(inner.body, inner.axis_values())
-        assert isinstance(store, Store)
-        matched_places = match_intrinsic(loops, store, semantics, ranges)
-    if matched_places is None:
+    if not isinstance(inner.body, Store):
         edit.change(before)
-        edit.refuse(f"loop {loop!r} and what is inside it is not what {intrinsic!r} means", loop)
-    body, own = _written(edit, implementation, matched_places, stage)
-    edit.put(path, replace(outer, body=body, intrinsic=intrinsic), *own)
+        edit.refuse(f"block {inner.name!r} is more than one store", inner.name)
+    store = substitute_statement(inner.body, inner.axis_values())
+    assert isinstance(store, Store)
+    places = match_intrinsic(loops, store, row.semantics, ranges)
+    if places is None:
+        edit.change(before)
+        reason = difference(loops, store, row.semantics)
+        edit.refuse(f"loop {loop!r} is not what {row.name!r} means: {reason}", loop)
+    body, own = _written(edit, row.implementation, places, inner.body.stage)
+    edit.put(path, replace(outer, body=body, intrinsic=row.name), *own)
+    return name
+
+
+def _tensorize_block(edit: Edit, name: str, row: Intrinsic) -> str:
+    path, block = edit.block(name)
+    instruction, store = row.instruction, block.body
+    if instruction is None:
+        edit.refuse(f"{row.name!r} has no lanes: tensorize a loop", name)
+    if not isinstance(store, Store):
+        edit.refuse(f"block {name!r} is more than one store", name)
+    lanes = instruction.lanes
+    vectors = [loop for loop in loops_of(path) if loop.kind == "vectorized"]
+    if lanes > 1 and not any(divides(lanes, loop.extent, {}) for loop in vectors):
+        reason = f"block {name!r} is in no vectorized loop of a multiple of {lanes} iterations"
+        edit.refuse(reason, name)
+    value = call_instruction(store.value, instruction)
+    if value is store.value:
+        lane = f"one lane of {row.name!r} computes {instruction.meaning}"
+        edit.refuse(f"{lane}, which is no part of the value of block {name!r}", name)
+    edit.put(path, replace(block, body=replace(store, value=value), intrinsic=row.name))
     return name
 
 
@@ -214,113 +253,3 @@ def _written(
 
     body = map_statements(substitute_statement(implementation.body, renamed), rule)
     return map_accesses(body, element), allocations.values()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A parameter's tile: its start in `buffer`, and the dimension of the buffer for each of its
-    dimensions.
-    """
-
-    buffer: Buffer
-    start: tuple[Expr, ...]
-    dimensions: tuple[int, ...]
-
-    def element(self, inner: Sequence[Expr]) -> Load:
-        """The buffer's element that is the tile's element `inner`."""
-        result = list(self.start)
-        for dimension, index in zip(self.dimensions, inner, strict=True):
-            result[dimension] = simplify(result[dimension] + index)
-        return Load(self.buffer, tuple(result))
-
-
-Match = Mapping[str, Place]
-
-
-def match_intrinsic(
-    loops: Sequence[For], store: Store, semantics: LoopFunction, ranges: Intervals
-) -> Match | None:
-    """The places of the semantics' parameters under which `loops` around `store` mean the same;
-    `None` if there are none.
-
-    Loops match in any order of equal extents, operands of commutative operators in any order. A
-    parameter may be a tile of a buffer of higher rank:
-
-    C[vi * 4 + i1, vj * 4 + j1]  matches  C[i, j]  with  C -> Place(C, (vi * 4, vj * 4), (0, 1))
-    """
-    own_loops, body = _perfect_nest(semantics.body)
-    if len(loops) != len(own_loops):
-        return None
-    names: dict[Var, Expr] = {loop.var: Var(f"~{loop.var.name}") for loop in own_loops}
-    pattern_loops = [(Var(f"~{loop.var.name}"), loop.extent) for loop in own_loops]
-    pattern = substitute_statement(body, names)
-    assert isinstance(pattern, Store)  # INTRINSICS' semantics are perfect nests around one store
-    ranges = {**ranges, **{var: iterations(extent, {}) for var, extent in pattern_loops}}
-    for order in permutations(pattern_loops):
-        pairs = list(zip(loops, order, strict=True))
-        if all(prove_equal(loop.extent, extent) for loop, (_, extent) in pairs):
-            renamed: dict[Var, Expr] = {loop.var: var for loop, (var, _) in pairs}
-            attempt = _Attempt({var for var, _ in order}, renamed, ranges)
-            for places in attempt.store(store, pattern):
-                return places
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One assignment of loops: `renamed` maps the nest's loop variables to the pattern's."""
-
-    inner: set[Var]
-    renamed: Mapping[Var, Expr]
-    ranges: Intervals
-
-    def store(self, store: Store, pattern: Store) -> Iterator[Match]:
-        own, other = Load(store.buffer, store.indices), Load(pattern.buffer, pattern.indices)
-        for places in self.expr(own, other, {}):
-            yield from self.expr(store.value, pattern.value, places)
-
-    def expr(self, expr: Expr, pattern: Expr, places: Match) -> Iterator[Match]:
-        """Every extension of `places` under which `expr` is `pattern`."""
-        match expr, pattern:
-            case Load(), Load(buffer=parameter):
-                place = self.place(expr, pattern)
-                earlier = places.get(parameter.name, place)
-                if place is not None and earlier == place:
-                    yield {**places, parameter.name: place}
-            case Call(op="fma", args=(a, b, c)), Call(op="add"):
-                expanded = Call("add", (c, Call("mul", (a, b), a.dtype)), c.dtype)
-                yield from self.expr(expanded, pattern, places)
-            case Call(op=op, args=args), Call(op=other, args=others) if op == other:
-                for order in permutations(args) if SCALAR_OPERATORS[op].commutative else [args]:
-                    yield from self.all(order, others, places)
-            case Const(), Const() if expr == pattern:
-                yield places
-
-    def all(
-        self, exprs: Sequence[Expr], patterns: Sequence[Expr], places: Match
-    ) -> Iterator[Match]:
-        if not exprs:
-            yield places
-            return
-        for extended in self.expr(exprs[0], patterns[0], places):
-            yield from self.all(exprs[1:], patterns[1:], extended)
-
-    def place(self, load: Load, pattern: Load) -> Place | None:
-        """Where the pattern's parameter lies, so that both access the same elements."""
-        if load.dtype != pattern.dtype:
-            return None
-        indices = list(pattern.indices)
-        start: list[Expr] = []
-        dimensions: list[int] = []
-        zeros: dict[Var, Expr] = {var: Const(0) for var in self.inner}
-        for dimension, index in enumerate(load.indices):
-            renamed = substitute(index, self.renamed)
-            origin = simplify(substitute(renamed, zeros), self.ranges)
-            start.append(origin)
-            inside = simplify(renamed - origin, self.ranges)
-            if inside == Const(0):
-                continue
-            if not indices or variables(inside) - self.inner or inside != simplify(indices.pop(0)):
-                return None
-            dimensions.append(dimension)
-        return None if indices else Place(load.buffer, tuple(start), tuple(dimensions))

@@ -10,8 +10,11 @@ in the order in which the text names them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from webmlc.core.errors import UserError
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +83,42 @@ def tee_local(name: str, value: Instruction) -> Instruction:
 def integer(value: int) -> Instruction:
     """The constant of an i32."""
     return Instruction(f"i32.const {value}")
+
+
+_TOKEN = re.compile(r"[(){}]|[^\s(){}]+")
+
+
+def from_text(text: str, operands: Mapping[str, Instruction]) -> Instruction:
+    """The instruction of a folded text, in which `{A}` is the operand `A`.
+
+    >>> from_text("(f32.add {A} (f32.const 1))", {"A": get_local("a")}).text()
+    '(f32.add (local.get $a) (f32.const 1))'
+
+    Raises `UserError` if the text is not one folded instruction.
+    """
+    tokens = _TOKEN.findall(text)
+    words: list[list[str]] = [[]]
+    parts: list[list[Instruction]] = [[]]
+    position = 0
+    while position < len(tokens):
+        match tokens[position : position + 3]:
+            case ["{", name, "}"] if name in operands:
+                parts[-1].append(operands[name])
+                position += 2
+            case ["(", *_]:
+                words.append([])
+                parts.append([])
+            case [")", *_] if len(words) > 1 and words[-1]:
+                inner = Instruction(" ".join(words.pop()), tuple(parts.pop()))
+                parts[-1].append(inner)
+            case [word, *_] if word not in "{})" and len(words) > 1 and not parts[-1]:
+                words[-1].append(word)
+            case _:
+                raise UserError(f"{text} is not one folded instruction of WebAssembly")
+        position += 1
+    if len(words) != 1 or len(parts[0]) != 1:
+        raise UserError(f"{text} is not one folded instruction of WebAssembly")
+    return parts[0][0]
 
 
 def names_read(lines: Iterable[Line]) -> list[str]:

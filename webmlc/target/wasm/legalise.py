@@ -41,7 +41,7 @@ from webmlc.core.expr import (
 )
 from webmlc.core.rewrite import bottom_up, rewrite, rewriter, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
-from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
+from webmlc.target.byte_words import adjacent_bytes, dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import compares_indices
 from webmlc.target.guard_division import truncating_division
@@ -51,28 +51,19 @@ from webmlc.target.wasm import approximations, float64
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 
 
-def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> LoopFunction:
-    """Rewrite every expression of `function`. The operators `dots`, which are dot products of
-    bytes, stay where their operands are vectors.
-    """
-
-    def rule(node: Expr) -> Expr | None:
-        match node:
-            case Call(op="dot_u8_i8" | "dot_u7_i8" as op, args=(a, b)) if (
-                node.lanes == 1 or op not in dots
-            ):
-                return _dot(a, b)
-            case Call(op="dot_i8", args=(a, b)):
-                return dot_of_bytes(a, b, is_signed=True)
-            case Call(op="word_u8", args=args) if node.lanes == 1:
-                return word_of_bytes(args)
-        return _rule(node)
-
-    return replace(function, body=map_expressions(function.body, rewriter(rule)))
+def legalise(function: LoopFunction) -> LoopFunction:
+    """Rewrite every expression of `function`."""
+    return replace(function, body=map_expressions(function.body, rewriter(_rule)))
 
 
 def _rule(node: Expr) -> Expr | None:
     match node:
+        case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)):
+            return _dot(a, b)
+        case Call(op="dot_i8", args=(a, b)):
+            return dot_of_bytes(a, b, is_signed=True)
+        case Call(op="word_u8", args=args) if node.lanes == 1:
+            return word_of_bytes(args) if adjacent_bytes(args) is None else None
         case Call():
             return _call(node)
         case Cast(value=value, dtype=dtype):

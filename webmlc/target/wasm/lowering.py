@@ -17,6 +17,11 @@ from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower_blocks import clear_empty_reductions, lower_blocks
 from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.select_instructions import (
+    instruction_features,
+    match_lanes,
+    select_instructions,
+)
 from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.target import Pass
 from webmlc.target.unroll_loops import unroll_loops
@@ -27,18 +32,16 @@ from webmlc.target.wasm.sum_in_pairs import sum_in_pairs
 
 def lowering(machine: Cpu) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    return _passes(machine.vector_registers, _dots(machine), "pairs" in machine.features)
-
-
-def _dots(machine: Cpu) -> frozenset[str]:
-    """The dot products of bytes that are instructions of `machine`."""
-    features = {"relaxed": "dot_u7_i8", "dot": "dot_u8_i8"}
-    return frozenset(op for feature, op in features.items() if feature in machine.features)
+    sums_in_pairs = "pairs" in machine.features
+    return _passes(machine.vector_registers, instruction_features(machine), sums_in_pairs)
 
 
 @lru_cache
-def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) -> tuple[Pass, ...]:
+def _passes(
+    vector_registers: int, features: frozenset[str], sums_in_pairs: bool
+) -> tuple[Pass, ...]:
     return (
+        partial(select_instructions, device=Cpu.device, features=features),
         write_out_combinations,
         clear_empty_reductions,
         lower_blocks,
@@ -50,10 +53,11 @@ def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) ->
         scalar_replacement,
         sum_in_blocks,
         *((sum_in_pairs,) if sums_in_pairs else ()),
+        match_lanes,
         legalise_types,
         guard_division,
         expand_unsigned_powers,
-        partial(legalise, dots=dots),
+        legalise,
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),
         partial(pair_loads, vector_registers=vector_registers),

@@ -1,15 +1,16 @@
 """Sum dot products of bytes in pairs of 16 bits, and widen the sums at the end.
 
-In: a lowered function whose registers add up `dot_u7_i8` products. Out: the same sums. A run of
-products of one register, in one sequence of statements, is added in 16-bit halves while these
-cannot overflow. Then each half is added to the register as 32 bits:
+In: a lowered function whose registers add up results of an instruction that means `dot_u7_i8`. Out:
+the same sums. A run of products of one register, in one sequence of statements, is added in 16-bit
+halves while these cannot overflow. Then each half is added to the register as 32 bits. Here `dot`
+and `pairs` stand for calls of the two instructions:
 
-    C = C + T.dot_u7_i8(a, x)            P = T.pairs_u7_i8(a, x)
-    C = C + T.dot_u7_i8(b, y)     →      P = T.add_i16(P, T.pairs_u7_i8(b, y))
-                                         C = C + T.dot_i16(P, 0x00010001)
+    C = C + dot(a, x)            P = pairs(a, x)
+    C = C + dot(b, y)     →      P = T.add_i16(P, pairs(b, y))
+                                 C = C + T.dot_i16(P, 0x00010001)
 
 Without an instruction for the whole dot product, an engine for x86 computes `dot_u7_i8` and its sum
-in three instructions and a load, and `pairs_u7_i8` and its sum in two. The products of values of
+in three instructions and a load, and `pairs` and its sum in two. The products of values of
 four bits leave room for eight steps: 8 · 2 · 15 · 128 = 30,720 is less than 2^15. A block of 32
 such values has eight steps.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, call
+from webmlc.core.instruction import INSTRUCTIONS, Instruction, InstructionCall
 from webmlc.loops.ir import (
     Buffer,
     LoopFunction,
@@ -35,6 +37,8 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, read_register
 from webmlc.target.scoped import Names
 
+_PAIRS = "i16x8.relaxed_dot_i8x16_i7x16_s.words"
+"""The instruction that multiplies bytes and adds the products of two neighbours each to a half."""
 _LARGEST_HALF = (1 << 15) - 1
 _LARGEST_ACTIVATION = 128
 """The largest magnitude of a signed byte."""
@@ -107,9 +111,10 @@ def _step(stmt: Stmt) -> _Step | None:
             stage=stage,
         ) if (shape, index) == (_LANE_SHAPE, LANES) and read_register(register) in terms:
             for term in terms:
-                if isinstance(term, Call) and term.op == "dot_u7_i8":
-                    a, b = term.args
-                    return _Step(register, a, b, stage)
+                match term:
+                    case InstructionCall(instruction=Instruction(meaning=Call(op="dot_u7_i8"))):
+                        a, b = term.args
+                        return _Step(register, a, b, stage)
     return None
 
 
@@ -129,7 +134,7 @@ def _rewrite(statements: list[Stmt | None], run: Mapping[int, _Step], pairs: Buf
     first, last = min(run), max(run)
     register, stage = run[first].register, run[first].stage
     for position, step in run.items():
-        value = call("pairs_u7_i8", step.a, step.b)
+        value: Expr = InstructionCall(INSTRUCTIONS[_PAIRS], (step.a, step.b))
         if position != first:
             value = call("add_i16", read_register(pairs), value)
         statements[position] = Store(pairs, (LANES,), value, stage)

@@ -18,11 +18,14 @@ from webmlc.core.affine import from_terms, terms
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
+from webmlc.core.instruction import InstructionCall
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import postorder
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
+from webmlc.target.byte_words import adjacent_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
-from webmlc.target.wasm.instructions import Instruction, get_local, integer
+from webmlc.target.wasm.instructions import Instruction, from_text, get_local, integer
 from webmlc.target.wasm.table import (
     HALVES,
     INTERLEAVED,
@@ -89,6 +92,8 @@ class ExprTranslator:
                 return self.bitcast(value, dtype)
             case Call():
                 return self.call(expr)
+            case InstructionCall():
+                return self.instruction(expr)
         raise self.unsayable(expr)
 
     def unsayable(self, expr: Expr) -> InternalError:
@@ -156,16 +161,13 @@ class ExprTranslator:
                 return self.apply(LANE_SHIFTS[op, kind], a, amount)
             case Call(
                 op="add",
-                args=(Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)), c)
-                | (c, Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b))),
-            ):
-                return self.apply("i32x4.relaxed_dot_i8x16_i7x16_add_s", b, a, c)
-            case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)) if lanes > 1:
-                zero = Instruction("i32x4.splat", (integer(0),))
-                operands = (self.value(b), self.value(a), zero)
-                return Instruction("i32x4.relaxed_dot_i8x16_i7x16_add_s", operands)
-            case Call(op="pairs_u7_i8", args=(a, b)):
-                return self.apply("i16x8.relaxed_dot_i8x16_i7x16_s", b, a)
+                args=(InstructionCall() as term, c) | (c, InstructionCall() as term),
+            ) if _accumulates(term):
+                return self.instruction(term, self.value(c))
+            case Call(op="word_u8", args=args) if (start := adjacent_bytes(args)) is not None:
+                return self.word(start)
+            case Call(op="word_u8", args=args) if lanes == 1:
+                return self.value(word_of_bytes(args))
             case Call(op="word_u8", args=args):
                 first, second, *upper = map(self.lowest_bytes, args)
                 lower = Instruction(INTERLEAVED[1], (first, second))
@@ -187,6 +189,31 @@ class ExprTranslator:
         if name is None:
             raise self.unsayable(expr)
         return self.apply(name, *expr.args)
+
+    def instruction(self, expr: InstructionCall, total: Instruction | None = None) -> Instruction:
+        """A call of an instruction, which adds its result to `total` if it accumulates."""
+        row = expr.instruction
+        text = row.text(Cpu.device)
+        if text is None:
+            raise self.unsayable(expr)
+        names = (parameter.name for parameter in row.parameters)
+        operands = dict(zip(names, map(self.value, expr.args), strict=True))
+        if row.sum is not None:
+            zero = Instruction(f"{value_type(expr.dtype, 1)}.const 0")
+            if expr.lanes > 1:
+                zero = Instruction(f"{class_of(expr.dtype, expr.lanes)}.splat", (zero,))
+            operands[row.sum] = zero if total is None else total
+        return from_text(text.text, operands)
+
+    def word(self, first: Load) -> Instruction:
+        """The words of four adjacent bytes each, of which `first` is the first byte."""
+        buffer, (index,) = first.buffer, first.indices
+        match index:
+            case Ramp(base=base, stride=Const(value=4)):
+                return _load("v128.load", self.address(buffer, base))
+            case Ramp():
+                return self.gathered(buffer, index)
+        return _load("i32.load", self.address(buffer, index))
 
     def lowest_bytes(self, value: Expr) -> Instruction:
         """A vector whose first four bytes are the lowest bytes of the lanes of `value`. They are
@@ -246,13 +273,17 @@ class ExprTranslator:
                 for lane, element in enumerate(lanes[1:], start=1):
                     vector = Instruction(f"i32x4.replace_lane {lane}", (vector, element))
                 return Instruction("i32x4.neg", (vector,)) if buffer.dtype is DType.bool else vector
-            case Ramp(base=base, stride=stride):
-                vector = _load("v128.load32_zero", self.address(buffer, base))
-                for lane in range(1, VECTOR_LANES):
-                    address = self.address(buffer, base + stride * lane)
-                    vector = self.lane("load", lane, address, vector)
-                return vector
+            case Ramp():
+                return self.gathered(buffer, index)
         return _load(load_instruction(buffer.dtype), self.address(buffer, index))
+
+    def gathered(self, buffer: Buffer, ramp: Ramp) -> Instruction:
+        """The 32 bits at each index of a ramp."""
+        vector = _load("v128.load32_zero", self.address(buffer, ramp.base))
+        for lane in range(1, VECTOR_LANES):
+            address = self.address(buffer, ramp.base + ramp.stride * lane)
+            vector = self.lane("load", lane, address, vector)
+        return vector
 
     def lane(self, verb: str, lane: int, address: Address, vector: Instruction) -> Instruction:
         """A one-lane access. WAT puts the offset before the lane, and the lane before the
@@ -321,10 +352,20 @@ def _converted(names: Iterable[str], value: Instruction) -> Instruction:
     return value
 
 
-_JOINED_WITH_CONSUMER = frozenset({"dot_u8_i8", "dot_u7_i8", "word_u8"})
-"""The operators that become part of their consumer's instruction, or whose operands become part of
-theirs.
-"""
+def _accumulates(call: InstructionCall) -> bool:
+    """True if the addition around a call is part of the instruction's text."""
+    text = call.instruction.text(Cpu.device)
+    return text is not None and call.instruction.accumulates(text)
+
+
+def _is_joined_with_consumer(node: Expr) -> bool:
+    """True if a node becomes part of its consumer's instruction, or its operands of its own."""
+    match node:
+        case Call(op="word_u8"):
+            return True
+        case InstructionCall():
+            return _accumulates(node)
+    return False
 
 
 def _separate_operands(node: Expr) -> tuple[Expr, ...]:
@@ -332,10 +373,8 @@ def _separate_operands(node: Expr) -> tuple[Expr, ...]:
     match node:
         case Cast(value=value):
             return (value,)
-        case Call(op=op, args=args) if op not in _JOINED_WITH_CONSUMER:
-            return tuple(
-                a for a in args if not (isinstance(a, Call) and a.op in _JOINED_WITH_CONSUMER)
-            )
+        case Call(args=args) | InstructionCall(args=args) if not _is_joined_with_consumer(node):
+            return tuple(a for a in args if not _is_joined_with_consumer(a))
     return ()
 
 

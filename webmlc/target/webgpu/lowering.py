@@ -21,6 +21,11 @@ from webmlc.target.lower_blocks import clear_empty_reductions, lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.select_instructions import (
+    instruction_features,
+    match_lanes,
+    select_instructions,
+)
 from webmlc.target.share_memory import share_memory
 from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.target import Pass
@@ -43,32 +48,35 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 
 def lowering(machine: Gpu) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    passes = _passes(machine.vector_registers, machine.multiplies_words, machine.compiles_slowly)
+    passes = _passes(
+        machine.vector_registers, instruction_features(machine), machine.compiles_slowly
+    )
     return (*passes, read_once, read_ahead) if machine.reads_lines else (*passes, join_updates)
 
 
 @lru_cache
 def _passes(
-    vector_registers: int, multiplies_words: bool, compiles_slowly: bool
+    vector_registers: int, features: frozenset[str], compiles_slowly: bool
 ) -> tuple[Pass, ...]:
-    unpacking = () if multiplies_words else (unpack_bytes,)
     rolling = (roll_epilogues,) if compiles_slowly else ()
     return (
+        partial(select_instructions, device=Gpu.device, features=features),
         write_out_combinations,
         clear_empty_reductions,
         lower_blocks,
         merge_guards,
         compact_buffers,
         flatten_buffers,
-        expand_vectors,
+        partial(expand_vectors, widens_instructions=True),
         *rolling,
         unroll_loops,
         scalar_replacement,
         sum_in_blocks,
+        match_lanes,
         partial(legalise_types, printed=SMALL_TYPES),
         guard_division,
         expand_unsigned_powers,
-        *unpacking,
+        unpack_bytes,
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),
         check_scopes,

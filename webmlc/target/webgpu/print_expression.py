@@ -9,12 +9,15 @@ must declare for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, call
+from webmlc.core.instruction import Instruction, InstructionCall
+from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import postorder
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
@@ -33,7 +36,6 @@ from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
 from webmlc.target.webgpu.storage import FROM_BITS, PARTS, ROUNDINGS, WORDS, word_of
 from webmlc.target.webgpu.table import (
     BY_A_LITERAL,
-    OF_VECTORS,
     OPERATORS,
     cast_spelling,
     definitions,
@@ -52,7 +54,18 @@ _MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
 """The operators that accept a scalar operand together with a vector."""
 
 _EXACT = frozenset(
-    {"min", "max", "select", "sign", "neg", "abs", "floor", "ceil", "trunc", "round"}
+    {
+        "min",
+        "max",
+        "select",
+        "sign",
+        "neg",
+        "abs",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+    }
 )
 """The operators whose result needs no rounding to a 16-bit float."""
 
@@ -75,6 +88,7 @@ class ExpressionPrinter:
     has_halves: bool = False
     offsets: dict[tuple[int, int], str] = field(default_factory=dict)
     helpers: dict[str, None] = field(default_factory=dict)
+    features: dict[str, None] = field(default_factory=dict)
 
     def text(self, root: Expr) -> str:
         """The text of a whole expression."""
@@ -103,11 +117,19 @@ class ExpressionPrinter:
                 return self.load(node), ATOM
             case Call(op=op) if op in ROUNDINGS:
                 return self.spelled(ROUNDINGS[op], *parts, lanes=node.lanes)
+            case Call(
+                op="add",
+                args=(InstructionCall() as term, c) | (c, InstructionCall() as term),
+            ) if _accumulates(term):
+                operands = [self.text(operand) for operand in term.args]
+                return self.instruction(term, operands, self.text(c)), ATOM
             case Call(op=op, dtype=dtype):
                 result = self.operation(node, parts)
                 if dtype not in FROM_BITS or op in _EXACT:
                     return result
                 return self.rounded(result, dtype, node.lanes)
+            case InstructionCall():
+                return self.instruction(node, [text for text, _ in parts]), ATOM
             case Cast(value=value, dtype=dtype):
                 return self.cast(value.dtype, dtype, node.lanes, parts[0])
             case Bitcast(value=value, dtype=dtype):
@@ -174,8 +196,6 @@ class ExpressionPrinter:
         if node.op in BY_A_LITERAL and node.dtype.is_float and is_literal(node.args[1]):
             row = BY_A_LITERAL[node.op]
         lanes = node.lanes
-        if node.op in OF_VECTORS and lanes > 1:
-            row = OF_VECTORS[node.op]
         if row.helper is not None:
             self.declare(row.helper, node.dtype, lanes)
         match node:
@@ -198,6 +218,28 @@ class ExpressionPrinter:
             unsigned=type_name(DType.uint32, lanes),
         )
         return text, row.level
+
+    def instruction(
+        self, node: InstructionCall, operands: list[str], total: str | None = None
+    ) -> str:
+        """A call of an instruction, which adds its result to `total` if it accumulates. If the
+        instruction takes scalars, a helper applies it to vectors.
+        """
+        instruction = node.instruction
+        text = instruction.text(Gpu.device)
+        if text is None:
+            raise self.unsayable(f"instruction {instruction.name}")
+        if text.feature is not None:
+            self.features[text.feature] = None
+        names = [parameter.name for parameter in instruction.parameters]
+        if instruction.sum is not None and instruction.accumulates(text):
+            names.append(instruction.sum)
+            operands = [*operands, total or f"{type_name(node.dtype, node.lanes)}()"]
+        if node.lanes == instruction.lanes:
+            return text.text.format(**dict(zip(names, operands, strict=True)))
+        helper = _of_vectors(instruction, text.text, names, node.lanes)
+        self.helpers[helper] = None
+        return f"{_vector_name(instruction)}({', '.join(operands)})"
 
     def load(self, node: Load) -> str:
         """A load. The threads of a quad may load some elements of a vector each."""
@@ -299,6 +341,29 @@ class ExpressionPrinter:
     def unsayable(self, construct: str) -> InternalError:
         """The error for a construct that WGSL does not have."""
         return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {construct}")
+
+
+def _accumulates(call: InstructionCall) -> bool:
+    """True if the addition around a call is part of the instruction's text."""
+    text = call.instruction.text(Gpu.device)
+    return text is not None and call.instruction.accumulates(text)
+
+
+def _vector_name(instruction: Instruction) -> str:
+    """The name of the function that applies an instruction of scalars to vectors."""
+    return re.sub(r"\W", "_", instruction.name) + "_lanes"
+
+
+def _of_vectors(instruction: Instruction, text: str, names: list[str], lanes: int) -> str:
+    """The function that applies an instruction of scalars to each lane of vectors."""
+    dtypes = {parameter.name: parameter.dtype for parameter in instruction.parameters}
+    result = instruction.meaning.dtype
+    head = ", ".join(f"{n}: {type_name(dtypes.get(n, result), lanes)}" for n in names)
+    wide = type_name(result, lanes)
+    calls = (text.format(**{n: f"{n}.{c}" for n in names}) for c in _COMPONENTS[:lanes])
+    body = "".join(f"        {call},\n" for call in calls)
+    name = _vector_name(instruction)
+    return f"fn {name}({head}) -> {wide} {{\n    return {wide}(\n{body}    );\n}}\n"
 
 
 def _enclosed(text: str, level: int) -> str:

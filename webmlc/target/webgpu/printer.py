@@ -123,7 +123,15 @@ def emit_shader(
         tuple(symbol.name for symbol in function.symbols),
         tuple(expressions.helpers),
         function.origin,
-        tuple(sorted({*printer.used_features, *([HALVES] if has_halves else [])})),
+        tuple(
+            sorted(
+                {
+                    *printer.used_features,
+                    *expressions.features,
+                    *([HALVES] if has_halves else []),
+                }
+            )
+        ),
         tuple(optional.values()),
     )
 

@@ -164,17 +164,6 @@ fn halves_of(words: vec2u) -> vec4f {
     return float_of_half_u32x4(shorts_of(words));
 }
 
-fn dot_bytes(a: vec4i, b: vec4i) -> vec4i {
-    let x = bitcast<vec4u>(a);
-    let y = bitcast<vec4u>(b);
-    return vec4i(
-        dot4I8Packed(x.x, y.x),
-        dot4I8Packed(x.y, y.y),
-        dot4I8Packed(x.z, y.z),
-        dot4I8Packed(x.w, y.w),
-    );
-}
-
 fn pack_bytes(v: vec4u) -> u32 {
     return v.x | (v.y << 8u) | (v.z << 16u) | (v.w << 24u);
 }

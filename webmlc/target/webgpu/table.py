@@ -19,7 +19,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Number
 from webmlc.target.webgpu import float_helpers, long_integers, storage
-from webmlc.target.webgpu.spelling import LOOSE, PRODUCT, SUM, Kind, Spelling, function, template
+from webmlc.target.webgpu.spelling import LOOSE, PRODUCT, SUM, Kind, Spelling, template
 
 
 def _same(spelling: Spelling, *kinds: Kind) -> dict[Kind, Spelling]:
@@ -89,7 +89,6 @@ _WORD_OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "bit_not": {**_same(Spelling("~{0}"), *_INTEGERS), "bool": Spelling("!{0}")},
     "shift_left": _same(Spelling("{0} << {unsigned}({1})", LOOSE), *_INTEGERS),
     "shift_right": _same(Spelling("{0} >> {unsigned}({1})", LOOSE), *_INTEGERS),
-    "dot_i8": {"int": Spelling("dot4I8Packed(bitcast<u32>({0}), bitcast<u32>({1}))")},
     "eq": {**_compare("=="), "bool": Spelling("{0} == {1}", LOOSE)},
     "ne": {**_compare("!="), "bool": _DIFFERENT},
     "lt": _compare("<"),
@@ -107,9 +106,6 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
 """The spellings, by operator and the kind of the last operand. `legalise` rewrites all other
 operators.
 """
-
-OF_VECTORS: dict[str, Spelling] = {"dot_i8": function("dot_bytes", 2)}
-"""Operators whose vectors have another spelling."""
 
 BY_A_LITERAL: dict[str, Spelling] = {"min": template("at_most", 2), "max": template("at_least", 2)}
 """Operators of floats whose second operand is a literal, which is no NaN."""
