@@ -4,8 +4,8 @@
 
 Each strategy searches the same space of schedules (`tiled`: 2,880 legal ones) from the same slow
 default, once for each seed. The best schedules after 8, 16, 32 and 64 measurements are then
-measured by turns beside the schedule by hand (`HAND`), which is a member of the space. The quality
-of a schedule is the time of the schedule by hand over its own. The table holds the median, the
+measured by turns beside the schedule by hand (`HAND`), which is a member of the space. The last of
+them is the search's answer, which its last trial has confirmed. The quality of a schedule is the time of the schedule by hand over its own. The table holds the median, the
 lowest and the highest quality of the seeds.
 
 Finished searches stay in `--folder`, one database each: a command that was interrupted goes on, and
@@ -176,13 +176,12 @@ def main(
 ) -> None:
     """Search with each strategy and seed, and print the curve of the quality."""
     console = Console()
-    searches: dict[str, list[list[Mapping[str, Any]]]] = {}
-    for strategy in STRATEGIES:
-        searches[strategy] = []
-        for seed in range(seeds):
+    searches: dict[str, list[list[Mapping[str, Any]]]] = {s: [] for s in STRATEGIES}
+    for seed in range(seeds):
+        for strategy in STRATEGIES:  # by turns: a disturbance affects all strategies alike
             result = search(strategy, seed, folder, engine)
             searches[strategy].append(bests(result))
-            console.print(strategy, seed, f"{result.milliseconds:.2f} ms", result.parameters)
+            console.print(strategy, seed, f"{result.milliseconds:.2f} ms", str(result.parameters))
     parameters = [p for rows in searches.values() for row in rows for p in row]
     quality = qualities(parameters, engine)
     load = os.getloadavg()[0]
