@@ -5,8 +5,9 @@
 Each strategy searches the same space of schedules (`tiled`: 2,880 legal ones) from the same slow
 default, once for each seed. The best schedules after 8, 16, 32 and 64 measurements are then
 measured by turns beside the schedule by hand (`HAND`), which is a member of the space. The last of
-them is the search's answer, which its last trial has confirmed. The quality of a schedule is the time of the schedule by hand over its own. The table holds the median, the
-lowest and the highest quality of the seeds.
+them is the search's answer, which its last trial has confirmed. The quality of a schedule is the
+time of the schedule by hand over its own. The table holds the median, the lowest and the highest
+quality of the seeds.
 
 Finished searches stay in `--folder`, one database each: a command that was interrupted goes on, and
 measures again only the last comparison.
