@@ -106,11 +106,7 @@ def png() -> bytes:
     header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
     pixels = zlib.compress(bytes(range(8)) * 9)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (
-            chunk(b"IHDR", header),
-            chunk(b"IDAT", pixels),
-            chunk(b"IEND", b""),
-        )
+        (chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b""))
     )
 
 

@@ -63,10 +63,7 @@ def test_a_classifier_equals_its_package(estimator: Any) -> None:
     estimator.fit(X, CLASSES)
     built = build_and_run(estimator, {"features": ROWS})
     built.assert_close(
-        {
-            "label": estimator.predict(ROWS),
-            "probabilities": estimator.predict_proba(ROWS),
-        }
+        {"label": estimator.predict(ROWS), "probabilities": estimator.predict_proba(ROWS)}
     )
     assert built.types()["features"] == "float32[batch, 5]"
     assert built.types()["probabilities"] == "float32[batch, 3]"

@@ -93,10 +93,7 @@ class FuzzGraph:
     def text(self) -> str:
         """The model as ONNX text, and the inputs, long ones shortened."""
         return "\n".join(
-            (
-                onnx.printer.to_text(self.to_model()),
-                *starmap(_text, self.feeds().items()),
-            )
+            (onnx.printer.to_text(self.to_model()), *starmap(_text, self.feeds().items()))
         )
 
     def key(self) -> tuple[bytes, ...]:

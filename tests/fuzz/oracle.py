@@ -121,13 +121,7 @@ def run_node(node: onnx.NodeProto, opset: int, values: Mapping[str, Array]) -> l
 
 
 HALF_AS_IT_IS = frozenset(
-    {
-        "Cast",
-        "CastLike",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-    }
+    {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 )
 """Operators whose meaning depends on the element type of their operands."""
 

@@ -93,10 +93,7 @@ def generate(
     model = webmlc.load(package, device="wasm")
     empty = np.zeros((0, SMOLLM2.groups, SMOLLM2.size), np.float32)
     outputs = model.run(
-        {
-            "input_ids": np.array([ids]),
-            **dict.fromkeys(module.main.inputs[1:], empty),
-        }
+        {"input_ids": np.array([ids]), **dict.fromkeys(module.main.inputs[1:], empty)}
     )
     logits = outputs["logits"]
     continuation = [int(logits[-1].argmax())]

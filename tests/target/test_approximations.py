@@ -197,11 +197,7 @@ def test_the_error_of_gelu_is_bounded_relative_to_its_argument(run_wasm, feature
     """Above -1/2 the error is also bounded relative to the result. Below, 1 + erf(x/√2) cancels."""
     x = dense(-20, 20)
     x = np.concatenate(
-        [
-            x[: COUNT // 2],
-            dense(-4, 4)[: COUNT // 2 - 4],
-            [-0.0, 1e38, np.nan, np.inf],
-        ]
+        [x[: COUNT // 2], dense(-4, 4)[: COUNT // 2 - 4], [-0.0, 1e38, np.nan, np.inf]]
     )
     x = x.astype(np.float32)
     y = np.zeros_like(x)
@@ -358,10 +354,7 @@ def test_power_with_a_literal_exponent(run_wasm, exponent, kind, op) -> None:
     """
     is_integer = float(exponent).is_integer() and op == "pow"
     x = np.concatenate(
-        [
-            dense(-8 if is_integer else 0, 8)[: COUNT // 2],
-            dense(0, 3.4e38)[: COUNT // 2],
-        ]
+        [dense(-8 if is_integer else 0, 8)[: COUNT // 2], dense(0, 3.4e38)[: COUNT // 2]]
     )
     y = np.zeros_like(x)
 

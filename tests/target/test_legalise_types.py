@@ -123,12 +123,7 @@ def test_float64_rounds_to_float16_once(run_wasm: object) -> None:
     ) / 2
     tail = np.float64(2.0**-45)
     values = np.concatenate(
-        [
-            midpoints,
-            midpoints * (1 + tail),
-            midpoints * (1 - tail),
-            [1e300, -1e300, 1e9],
-        ]
+        [midpoints, midpoints * (1 + tail), midpoints * (1 - tail), [1e300, -1e300, 1e9]]
     )
     values = np.resize(
         np.concatenate([values, -values, [np.nan, np.inf]]), -(-values.size // 8) * 16

@@ -33,13 +33,7 @@ Derived from protobuf, which parses messages up to 100 levels deep: a sub-graph 
 
 STRING, MESSAGE = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE
 UNREAD = frozenset(
-    {
-        "doc_string",
-        "metadata_props",
-        "producer_name",
-        "producer_version",
-        "training_info",
-    }
+    {"doc_string", "metadata_props", "producer_name", "producer_version", "training_info"}
 )
 """The fields of descriptions, and other fields that inference does not need."""
 

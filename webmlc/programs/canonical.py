@@ -51,14 +51,7 @@ _SPELLINGS = {
 }
 """Other spellings of the vocabulary: of TVM, and of Python's builtin functions."""
 _IGNORED = frozenset(
-    {
-        "T.reads",
-        "T.writes",
-        "T.func_attr",
-        "T.block_attr",
-        "T.sblock_attr",
-        "T.evaluate",
-    }
+    {"T.reads", "T.writes", "T.func_attr", "T.block_attr", "T.sblock_attr", "T.evaluate"}
 )
 """Statements that say what the compiler infers."""
 _LOOPS = frozenset({"range", "T.thread_binding"}) | {

@@ -56,19 +56,7 @@ def unroll_loops(function: LoopFunction) -> LoopFunction:
 
 
 _NEEDS_RANGES = frozenset(
-    {
-        "floordiv",
-        "floormod",
-        "min",
-        "max",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "select",
-    }
+    {"floordiv", "floormod", "min", "max", "lt", "le", "gt", "ge", "eq", "ne", "select"}
 )
 """The operators that only `simplify` folds, because their result depends on the ranges of
 variables.

@@ -217,10 +217,7 @@ def variants(row: Operator, case: Case) -> Iterator[tuple[str, onnx.ModelProto, 
             other_attributes = [a for a in node.attribute if a.name != name]
             del node.attribute[:]
             node.attribute.extend(
-                [
-                    *other_attributes,
-                    helper.make_attribute(name, changed_value, attr_type=kind),
-                ]
+                [*other_attributes, helper.make_attribute(name, changed_value, attr_type=kind)]
             )
             yield f"attribute {name} = {changed_value}", copy, feeds
 

@@ -61,10 +61,7 @@ def test_casts_of_constants_are_folded(dtype: type) -> None:
     after = widen_constants(module)
     assert [node.op for node in after.main.nodes] == ["MatMul", "Gather", "Cast"]
     assert sorted(str(array.dtype) for array in after.main.constants.values()) == sorted(
-        [
-            "float32",
-            np.dtype(dtype).name,
-        ]
+        ["float32", np.dtype(dtype).name]
     )
     feeds = {"x": rng.standard_normal((3, 8)).astype(np.float32), "i": np.array([7, 1])}
     expected, results = evaluate_module(module, feeds), evaluate_module(after, feeds)

@@ -189,11 +189,7 @@ class Decoder:
             return None
         size, rotated = self.sizes.size, 2 * len(self.sizes.frequencies)
         head = np.concatenate(
-            [
-                np.arange(0, rotated, 2),
-                np.arange(1, rotated, 2),
-                np.arange(rotated, size),
-            ]
+            [np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, size)]
         )
         order: Array = np.arange(heads)[:, None] * size + head
         return order.reshape(-1)

@@ -62,18 +62,7 @@ side of a step it lies.
 """
 _CASTS = frozenset({("", "Cast"), ("", "CastLike")})
 _CHOICES = frozenset(
-    {
-        "Relu",
-        "Max",
-        "Min",
-        "Neg",
-        "Abs",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-        "Where",
-    }
+    {"Relu", "Max", "Min", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Where"}
 )
 """Operators of halves whose results are halves."""
 

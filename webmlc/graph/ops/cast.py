@@ -18,12 +18,7 @@ from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import pointwise
 
 SATURATING = frozenset(
-    {
-        DType.float8_e4m3fn,
-        DType.float8_e4m3fnuz,
-        DType.float8_e5m2,
-        DType.float8_e5m2fnuz,
-    }
+    {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
 )
 """The types to which a conversion may saturate: a number that is too large becomes the type's
 largest number. Without saturation it becomes infinity or NaN, depending on the type.

@@ -195,7 +195,6 @@ def _mask_positions(context: Context) -> Positions:
 
         def place(i: Expr) -> Expr:
             return ((i * 2 + 1) * side.resized - side.start * 2 * side.before) * mask
-
     else:
         whole, shrunk = side.before * 2, size
 

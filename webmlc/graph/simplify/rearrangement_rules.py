@@ -19,12 +19,7 @@ from webmlc.graph.table import OPS
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _REARRANGING = frozenset(
-    {
-        ("", "Reshape"),
-        ("", "Transpose"),
-        ("webmlc", "View"),
-        ("webmlc", "ChannelShuffle"),
-    }
+    {("", "Reshape"), ("", "Transpose"), ("webmlc", "View"), ("webmlc", "ChannelShuffle")}
 )
 """Operators, by domain and name, that commute with an elementwise node."""
 _ELEMENTWISE = [name for (domain, name), row in OPS.items() if row.kind in MAPS and not domain]

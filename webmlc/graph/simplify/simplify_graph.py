@@ -156,15 +156,7 @@ look_up_one_hot = Rule(_product(_ONE_HOT), _look_up_one_hot)
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
 """The right operand with which each operator returns its left operand."""
 COPIES = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
+    {"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators whose results have elements of their first input only."""
 FOLDS = frozenset({"ReduceMax", "ReduceMin"})

@@ -54,18 +54,7 @@ _MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
 """The operators that accept a scalar operand together with a vector."""
 
 _EXACT = frozenset(
-    {
-        "min",
-        "max",
-        "select",
-        "sign",
-        "neg",
-        "abs",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-    }
+    {"min", "max", "select", "sign", "neg", "abs", "floor", "ceil", "trunc", "round"}
 )
 """The operators whose result needs no rounding to a 16-bit float."""
 
