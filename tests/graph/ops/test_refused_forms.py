@@ -25,6 +25,10 @@ BITS = (
 @pytest.mark.parametrize(
     ("operator", "inputs", "attributes", "message"),
     [
+        ("Gemm", ("int32[3, 4]", "int32[4, 5]"), {"alpha": 0.5},
+         "alpha is 0.5, and it multiplies int32 numbers"),
+        ("Gemm", ("int64[3, 4]", "int64[4, 5]", "int64[5]"), {"beta": 1.5},
+         "beta is 1.5, and it multiplies int64 numbers"),
         ("EyeLike", ("float32[3, 4]",), {"dtype": 14}, "element type 14 is not supported"),
         ("QuantizeLinear", ("float32[4]", np.float32(1), np.uint8(3)), {"output_dtype": 3},
          "output_dtype int8 with a zero point of uint8"),
@@ -56,6 +60,8 @@ def test_a_form_is_refused(
 @pytest.mark.parametrize(
     ("operator", "inputs", "attributes", "message"),
     [
+        ("FusedMatMul", ("int32[3, 4]", "int32[4, 5]"), {"alpha": 0.5},
+         "alpha is 0.5, and it multiplies int32 numbers"),
         ("QGemm", ("uint8[3, 5]", np.float32(1), np.uint8(0), "uint8[5, 4]", np.float32(1),
                    np.uint8(0), None, None, np.uint8(3)), {},
          "a zero point of the output without a scale"),

@@ -123,7 +123,7 @@ def _gemm_type(context: Context) -> TensorType:
 def _gemm(context: Context, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     shape = context.outputs[0].shape
     transposes_a, transposes_b = context.attribute("transA", 0), context.attribute("transB", 0)
-    alpha, beta = context.attribute("alpha", 1.0), context.attribute("beta", 1.0)
+    alpha, beta = context.factor("alpha", a.dtype), context.factor("beta", a.dtype)
     wide_dtype = accumulator(a.dtype)
 
     def element(m: Expr, n: Expr, k: Expr) -> Expr:

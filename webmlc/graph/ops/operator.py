@@ -113,6 +113,16 @@ class Context:
             default = float(np.float32(default))
         return self.node.attributes.get(name, default)
 
+    def factor(self, name: str, dtype: DType) -> float:
+        """The attribute that multiplies elements of `dtype`; 1 if it is absent.
+
+        Raises `NotSupportedError` for a factor of integers that is no whole number.
+        """
+        factor = float(self.attribute(name, 1.0))
+        if not dtype.is_float and not factor.is_integer():
+            raise NotSupportedError(f"{name} is {factor:g}, and it multiplies {dtype.name} numbers")
+        return factor
+
     def count(self, name: str, default: int | None = None) -> int:
         """An attribute that is a count. Raises `NotSupportedError` if it is less than 1, or if no
         size may be as large.

@@ -85,7 +85,7 @@ def _fused_matmul(context: Context, build: Builder) -> Value:
         is_permuted = order != sorted(order)
         operands.append(x.transpose(*order) if is_permuted else x)
     y = build("MatMul", *operands)
-    alpha = context.attribute("alpha", 1.0)
+    alpha = context.factor("alpha", context.dtype(0))
     return y if alpha == 1.0 else y * alpha
 
 
