@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from webmlc.build_options import BuildOptions
+from webmlc.build_options import BuildOptions, HasRow
 from webmlc.core.errors import UserError
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -36,6 +36,7 @@ def check(
     constants: Constants | None = None,
     dynamic_shapes: Any = None,
     built_from: str | Path | None = None,
+    operators: Sequence[HasRow] = (),
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> CheckResult:
@@ -46,7 +47,8 @@ def check(
     each other. A model of another framework is exported with `example_inputs` and `dynamic_shapes`,
     as in a build, and the reference runs the export. The check runs the example inputs, or `inputs`
     by name. Other inputs are random, with sizes `dims` of symbolic dimensions. Unless `inputs` are
-    given, batches of 1 and 2 are run, too.
+    given, batches of 1 and 2 are run, too. The reference computes `operators` of your own by their
+    definitions.
 
     `tolerance` is relative to the largest element of an output. The result has a `verdict`
     ("passed", "failed" or "inconclusive"), the errors of all `outputs`, and `notes()`.
@@ -70,7 +72,8 @@ def check(
         check = CheckOptions(
             device, threads, inputs, dims, seed, tolerance, built_from, examples=examples
         )
-        return check_model(path, build_package, check, BuildOptions(constants=constants))
+        options = BuildOptions(constants=constants, operators=operators)
+        return check_model(path, build_package, check, options)
 
 
 def _named(model: onnx.ModelProto, examples: Any) -> dict[str, NDArray[Any]] | None:

@@ -33,6 +33,7 @@ from webmlc.frontend.file_kinds import is_kind
 from webmlc.frontend.protos import subgraphs
 from webmlc.graph.checks.example_sizes import batch_symbols
 from webmlc.graph.checks.warn_of_training import RANDOM
+from webmlc.graph.table import with_rows
 from webmlc.host.check_options import CheckOptions
 from webmlc.host.first_difference import first_difference
 from webmlc.host.load import Model, load
@@ -163,9 +164,17 @@ def check_model(
     of any other output is compared with two distances: between the results of onnxruntime with and
     without optimisations, and between its results on inputs and on disturbed inputs. See
     `OutputError.verdict`. A model of another framework is exported once, and the export is checked.
+    The reference of a model with operators of people's own is `onnx.reference`, together with the
+    definitions of these operators.
     Raises every error of building and running.
     """
-    options = replace(options, target=check.device)
+    with with_rows(operator.row for operator in options.operators):
+        return _check_model(path, build, check, replace(options, target=check.device))
+
+
+def _check_model(
+    path: Path, build: Build, check: CheckOptions, options: BuildOptions
+) -> CheckResult:
     if not (path / MANIFEST).is_file():
         if check.built_from is not None:
             raise UserError(f"{path}: --model is for the folder of a package; this is a model")

@@ -1,5 +1,7 @@
 """Compute the expected outputs of a model, with onnxruntime or `onnx.reference`.
 
+Operators that people define compute what their definitions mean (`custom_reference`).
+
 In: an ONNX file, and arrays by input name. Out: arrays by output name, and the reference's name.
 
     outputs, reference = run_reference(Path("model.onnx"), {"x": x})
@@ -12,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError
+from webmlc.host.custom_reference import custom_classes
 
 Array = NDArray[Any]
 ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
@@ -23,7 +27,20 @@ ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
 def run_reference(
     path: Path, inputs: Mapping[str, Array], optimised: bool = True
 ) -> tuple[dict[str, Array], str]:
-    """Compute the expected outputs, and name the reference. Raises `InputError` if none can."""
+    """Compute the expected outputs, and name the reference. Raises `InputError` if none can.
+
+    onnxruntime has no operators of people's own, so `onnx.reference` computes models with such
+    operators, by their definitions.
+    """
+    if custom := custom_classes(onnx.load(path, load_external_data=False)):
+        try:
+            outputs = run_onnx_reference(path, inputs)
+        except Exception as error:
+            raise InputError(
+                f"onnx.reference cannot run {path} on these inputs; try other sizes (--dim) or "
+                f"inputs of your own (--inputs)\n  {error}"
+            ) from error
+        return outputs, f"{ONNX_REFERENCE} and the definition of {', '.join(custom)}"
     try:
         import onnxruntime
 
@@ -51,7 +68,8 @@ def run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Arr
     """Compute the expected outputs with `onnx.reference`; raises any error of its operators."""
     from onnx.reference import ReferenceEvaluator
 
-    evaluator = ReferenceEvaluator(str(path))
+    custom = custom_classes(onnx.load(path, load_external_data=False))
+    evaluator = ReferenceEvaluator(str(path), new_ops=list(custom.values()))
     return _tensors(evaluator.output_names, list(evaluator.run(None, dict(inputs))))
 
 
