@@ -15,6 +15,7 @@ export interface Manifest {
   requirements: Requirement[];
   checks: Check[];
   states: StatePort[];
+  operators: CustomOperator[];
   tuned: TunedKernel[];
   machines: MachineClass[];
   weights: WeightFile[];
@@ -59,6 +60,14 @@ export interface StatePort {
   present: string;
   rows: Size | null;
   size: Size | null;
+}
+
+/** An operator that people defined, and the number of its nodes in the model. */
+export interface CustomOperator {
+  domain: string;
+  name: string;
+  nodes: number;
+  origin: string;
 }
 
 /** A kernel whose schedule was found by measuring. */

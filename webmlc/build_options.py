@@ -16,12 +16,16 @@ before it imports the compiler.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial, update_wrapper
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from webmlc.core.errors import UserError
@@ -125,6 +129,68 @@ def value_options(flag: str, texts: list[str]) -> ValueOptions:
     from webmlc.graph.typed.options import read_texts
 
     return read_texts(flag, texts)
+
+
+def operators_of(texts: list[str]) -> Sequence[HasRow]:
+    """Load the operators of --operators: FILE.py, MODULE or MODULE:NAME. Without a name, these are
+    all operators of the module. Python finds a module in the current folder, too.
+
+    Raises `UserError` for a module that cannot be loaded, or that has no such operator.
+    """
+    operators = (_operators_in(text) for text in texts)
+    return tuple(dict.fromkeys(operator for group in operators for operator in group))
+
+
+def _operators_in(text: str) -> list[HasRow]:
+    from webmlc.graph.ops.operator import Operator
+
+    place, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        place, name = text, ""
+    module = _loaded(place, text)
+    names = [name] if name else list(vars(module))
+    values: list[Any] = [getattr(module, name, None) for name in names]
+    operators = [value for value in values if isinstance(getattr(value, "row", None), Operator)]
+    if not operators:
+        part = f"no operator {name}" if name else "no operator"
+        raise UserError(
+            f"--operators {text}: the module has {part}. Write @webmlc.operator(domain, name) "
+            "above a function (docs/programs.md)"
+        )
+    return operators
+
+
+def _loaded(place: str, text: str) -> ModuleType:
+    """The module in a file of Python, or of a name."""
+    path = Path(place)
+    try:
+        if path.suffix != ".py":
+            sys.path.insert(0, os.getcwd())
+            try:
+                return importlib.import_module(place)
+            finally:
+                sys.path.remove(os.getcwd())
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)  # classes of data look for their module
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        kind = type(error).__name__
+        raise UserError(f"--operators {text} cannot be loaded: {kind}: {error}") from error
+
+
+OPERATORS = CommandOption(
+    "Operators of your own, as FILE.py, MODULE or MODULE:NAME (repeatable). Python runs this code: "
+    "name only modules that you trust.",
+    MODEL,
+    "--operators",
+    kind=list[str],
+    default=[],
+    read=operators_of,
+)
+"""The option for operators of people's own."""
 
 
 def processors() -> int:
@@ -270,7 +336,7 @@ class BuildOptions:
             kind=AdapterName,
         ),
     )
-    operators: Sequence[HasRow] = option((), decides=False)
+    operators: Sequence[HasRow] = option((), OPERATORS, decides=False)
     algorithms: Mapping[Device, Mapping[str, str]] | None = None
     output_names: Sequence[str] | None = None
     choose: Chooser | None = option(None, decides=False)

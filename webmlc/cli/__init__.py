@@ -12,12 +12,12 @@ import atexit
 import gc
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from webmlc.cli.spread import spread
 from webmlc.cli.tune import tune, tune_worker
 from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
+
+if TYPE_CHECKING:
+    from webmlc.graph.ops.operator import Operator
 
 app = typer.Typer(
     name="webmlc",
@@ -113,12 +116,10 @@ def inspect(
         print(line)
 
 
-def ops(
-    as_json: AsJson = False,
-) -> None:
-    """List the operators that can be compiled."""
+def ops(options: BuildOptions, as_json: AsJson = False) -> None:
+    """List the operators that can be compiled, and those of installed packages and --operators."""
     from webmlc.frontend.protos import first_opset
-    from webmlc.graph.table import OPS
+    from webmlc.graph.table import OPS, installed_rows
 
     rows = [
         {
@@ -128,12 +129,39 @@ def ops(
             "kind": row.kind,
         }
         for (domain, name), row in sorted(OPS.items())
-        if domain != "webmlc"
+        if domain != "webmlc" and row.custom is None
     ]
+    custom = {key: installed.row for key, installed in installed_rows().items()}
+    custom |= {(o.row.domain, o.row.name): o.row for o in options.operators}
+    custom_rows = [_custom_row(row) for _, row in sorted(custom.items())]
     if as_json:
-        print_json(rows)
-    else:
-        print_table(f"{len(rows)} operators", rows)
+        print_json([*rows, *custom_rows])
+        return
+    print_table(f"{len(rows)} operators", rows)
+    if custom_rows:
+        printed = (
+            {**row, "inputs": ", ".join(row["inputs"]), "attributes": _named(row["attributes"])}
+            for row in custom_rows
+        )
+        print_table(f"{len(custom_rows)} operators of your own", list(printed))
+
+
+def _custom_row(row: Operator) -> dict[str, Any]:
+    """The facts about an operator that people defined."""
+    assert row.custom is not None, row.name
+    return {
+        "domain": row.domain,
+        "operator": row.name,
+        "since opset": 1,
+        "kind": "kernel of its own" if row.is_apart else row.kind,
+        "inputs": list(row.custom.inputs),
+        "attributes": dict(row.custom.defaults),
+        "from": row.custom.origin,
+    }
+
+
+def _named(attributes: Mapping[str, Any]) -> str:
+    return ", ".join(n if v is None else f"{n}={v}" for n, v in attributes.items())
 
 
 def report(
@@ -193,16 +221,17 @@ def _add_commands() -> None:
     options = [f.name for f in fields(BuildOptions)]
     inspected = [name for name in options if name not in ("dims", "force", "jobs", "cache")]
     reported = [name for name in options if name not in ("dims", "force")]
-    inputs = ("constants", "inputs", "outputs")
+    inputs = ("constants", "inputs", "outputs", "operators")
+    checked = ("constants", "adapter", "operators")
     run_options = ("device", "threads", "dims")
     commands: dict[str, Callable[..., None]] = {
         "build": spread(build),
         "run": spread(run, options=inputs),
-        "check": spread(check, options=("constants", "adapter"), schedules=("tuned", "platform")),
+        "check": spread(check, options=checked, schedules=("tuned", "platform")),
         "bench": spread(bench, how=run_options, options=inputs),
         "serve": serve,
         "inspect": spread(inspect, options=inspected, example=("dims",)),
-        "ops": ops,
+        "ops": spread(ops, options=("operators",)),
         "chat": spread(chat, how=("device", "threads")),
         "tune": spread(tune),
         "tune-worker": tune_worker,

@@ -102,6 +102,8 @@ def build(
         print_table(f"{options.quantise} against float", loss.rows())
         before, after = number(loss.float_bytes), number(loss.quantised_bytes)
         console.print(f"Bytes of the weights: {before} before, {after} after")
+    if report["operators"]:
+        print_table("Operators of your own", report["operators"])
     if report["tuned"]:
         print_table("Kernels with tuned schedules", report["tuned"])
     _print_use(out, report)

@@ -159,7 +159,13 @@ def search_first(model: Path, schedules: Schedules, options: BuildOptions) -> No
         raise UserError("--tune: a search needs more than no time; try --tune 5m")
     adapters = PLAIN_ADAPTERS if options.adapter == "all" else (options.adapter,)
     searches = [
-        TuneOptions(device, adapter=kind, constants=options.constants, resume=True)
+        TuneOptions(
+            device,
+            adapter=kind,
+            constants=options.constants,
+            operators=options.operators,
+            resume=True,
+        )
         for device, facts in DEVICES.items()
         if options.target in (device, "both")
         for kind in (adapters if facts.has_adapters else adapters[:1])

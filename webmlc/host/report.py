@@ -31,6 +31,7 @@ def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
             device: _program(manifest, device, program)
             for device, program in manifest.programs.items()
         },
+        "operators": operator_rows(manifest),
         "tuned": [
             {
                 "kernel": kernel.kernel,
@@ -43,6 +44,14 @@ def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
         ],
         "files": {path: file.bytes for path, file in manifest.files.items()},
     }
+
+
+def operator_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """A row for each operator that people defined."""
+    return [
+        {"operator": f"{o.domain}.{o.name}", "nodes": o.nodes, "from": o.origin}
+        for o in manifest.operators
+    ]
 
 
 def _type(port: Port) -> str:

@@ -60,6 +60,10 @@ def load_any(
             f"{path} is a package: its types of inputs and outputs were chosen when it was built; "
             "build it again with --input and --output"
         )
+    if options.operators and is_package:
+        raise InputError(
+            f"{path} is a package: it has its operators; build it again with --operators"
+        )
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
         if not is_package:

@@ -435,6 +435,18 @@ class TunedKernel(Record):
     machine: int = 0
 
 
+class CustomOperator(Record):
+    """An operator that people defined, and the number of its nodes in the model. `origin` is an
+    installed package and its version, or a module and the name of a function. This record serves
+    people: no host reads it.
+    """
+
+    domain: str
+    name: str
+    nodes: int
+    origin: str
+
+
 class Manifest(Record):
     """All information about a package that a host needs.
 
@@ -445,6 +457,7 @@ class Manifest(Record):
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers that count indices out of range.
     - `states`: the inputs and outputs that states replace.
+    - `operators`: the operators of the model that people defined.
     - `tuned`: the kernels whose schedules are not the default schedules.
     - `machines`: the classes of machines for which some kernels have other schedules, numbered
       from 1.
@@ -461,6 +474,7 @@ class Manifest(Record):
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
     states: tuple[StatePort, ...] = ()
+    operators: tuple[CustomOperator, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
     machines: tuple[MachineClass, ...] = ()
     weights: tuple[WeightFile, ...] = ()

@@ -21,6 +21,7 @@ from webmlc.core.sizes import is_size
 from webmlc.graph import ir as graph
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
+from webmlc.graph.table import OPS
 from webmlc.loops.kernels import view_roots
 from webmlc.package.manifest import (
     Bind,
@@ -28,6 +29,7 @@ from webmlc.package.manifest import (
     BufferKind,
     Check,
     Control,
+    CustomOperator,
     Manifest,
     Port,
     Requirement,
@@ -97,6 +99,18 @@ def signature(module: Module) -> Manifest:
         requirements=tuple(requirements),
         checks=tuple(Check(check.value, check.nodes) for check in module.checks),
         states=tuple(map(_state_port, module.state_ports)),
+        operators=_custom_operators(module),
+    )
+
+
+def _custom_operators(module: Module) -> tuple[CustomOperator, ...]:
+    """The operators of a module that people defined."""
+    rows = (OPS.get(node.operator) for f in module.functions.values() for node in f.nodes)
+    counts = Counter(row for row in rows if row is not None and row.custom is not None)
+    return tuple(
+        CustomOperator(row.domain, row.name, count, row.custom.origin)
+        for row, count in counts.items()
+        if row.custom is not None
     )
 
 

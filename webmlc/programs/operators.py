@@ -71,7 +71,7 @@ rank that the operator's function takes decides.
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CustomOperator:
     """An operator and its function or kernel, which can be called as before."""
 
@@ -182,10 +182,16 @@ def _returns_kernel(function: Function) -> bool:
 
 
 def _origin(function: Function | Program) -> str:
-    """The module and the name of a function, or the name of a kernel."""
-    if isinstance(function, Program):
-        return function.name
-    return f"{function.__module__}:{function.__qualname__}"
+    """The module and the name of a function, or of a kernel: it stands in the first module around
+    this call that is not webmlc's.
+    """
+    if not isinstance(function, Program):
+        return f"{function.__module__}:{function.__qualname__}"
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("webmlc."):
+        frame = frame.f_back
+    module = "" if frame is None else frame.f_globals.get("__name__", "")
+    return f"{module}:{function.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.file_kinds import is_kind
 from webmlc.frontend.protos import constant_nodes
 from webmlc.graph.ir import Module
+from webmlc.host.report import operator_rows
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.manifest_json import read_manifest
@@ -154,6 +155,7 @@ def _report(
         "symbols": symbols,
         "inputs": [_port(port) for port in manifest.inputs],
         "outputs": [_port(port) for port in manifest.outputs],
+        "operators": operator_rows(manifest),
         "fates": FATES,
         "nodes": [_node(node) for node in sources.nodes],
         "views": [_view(view) for view in views(sources.nodes)],

@@ -83,6 +83,7 @@ def tune(
     - `threads`: CPU threads that run a kernel.
     - `sizes`: the sizes of symbolic dimensions, by name; 1 if missing.
     - `constants`: inputs that become constants, as in `webmlc.build`.
+    - `operators`: operators of your own that the model has, as in `webmlc.build`.
     - `seconds`: the budget, from the first trial to the last confirmed winner. The engine starts
       before it, and the whole model is compared after it.
     - `strategy`: "auto", "race", "evolve", "tpe", "model" or "random".

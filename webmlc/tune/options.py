@@ -8,12 +8,19 @@ This module imports nothing of the compiler: the command line shows its help at 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from webmlc.build_options import CONSTANTS, CommandOption, DeviceName, option
+from webmlc.build_options import (
+    CONSTANTS,
+    OPERATORS,
+    CommandOption,
+    DeviceName,
+    HasRow,
+    option,
+)
 from webmlc.core.errors import UserError
 from webmlc.host.check_options import DEVICE, SEED, SIZES, THREADS
 
@@ -75,6 +82,7 @@ class TuneOptions:
     threads: int = option(1, THREADS)
     sizes: Mapping[str, int] | None = option(None, SIZES)
     constants: Constants | None = option(None, CONSTANTS)
+    operators: Sequence[HasRow] = option((), OPERATORS)
     seconds: float = option(
         600.0,
         CommandOption(

@@ -18,6 +18,7 @@ from pathlib import Path
 from webmlc.core.errors import UserError
 from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS, Device
 from webmlc.frontend.read_model import Source
+from webmlc.graph.table import with_rows
 from webmlc.host.serve import HOST
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import AlgorithmRecord
@@ -85,6 +86,7 @@ def run(model: Source, request: TuneOptions) -> Result:
         ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as processes,
         ExitStack() as stack,
     ):
+        stack.enter_context(with_rows(operator.row for operator in request.operators))
         builder = CandidateBuilder(request.threads, processes)
         graph = read_graph(
             model,

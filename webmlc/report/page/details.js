@@ -56,6 +56,7 @@ function overview(state) {
       ["Nodes", countText(data.nodes.length, "node")],
       ["Without a kernel", counts.join(", ")],
       ["Steps", `${countText(state.program.steps.length, "step")}, which call ${countText(state.program.kernels.length, "kernel")}`],
+      ["Operators of your own", data.operators.map(({ operator, nodes, from }) => `${operator} (${countText(nodes, "node")}, from ${from})`).join("; ")],
       ["Compiler", data.compiler],
     ]),
     build("p", { className: "note" }, "Select a node of the graph, a row of the tables or a line of the code: the other views show what belongs to it."),

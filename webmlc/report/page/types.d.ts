@@ -124,6 +124,7 @@ export interface Data {
   symbols: Record<string, number>;
   inputs: { name: string; type: string }[];
   outputs: { name: string; type: string }[];
+  operators: { operator: string; nodes: number; from: string }[];
   fates: Record<string, string>;
   nodes: Node[];
   views: View[];
