@@ -1,11 +1,9 @@
-fn dot_bytes(a: vec4i, b: vec4i) -> vec4i {
-    let x = bitcast<vec4u>(a);
-    let y = bitcast<vec4u>(b);
+fn dot4I8Packed_words_lanes(A: vec4i, B: vec4i) -> vec4i {
     return vec4i(
-        dot4I8Packed(x.x, y.x),
-        dot4I8Packed(x.y, y.y),
-        dot4I8Packed(x.z, y.z),
-        dot4I8Packed(x.w, y.w),
+        dot4I8Packed(bitcast<u32>(A.x), bitcast<u32>(B.x)),
+        dot4I8Packed(bitcast<u32>(A.y), bitcast<u32>(B.y)),
+        dot4I8Packed(bitcast<u32>(A.z), bitcast<u32>(B.z)),
+        dot4I8Packed(bitcast<u32>(A.w), bitcast<u32>(B.w)),
     );
 }
 
@@ -31,52 +29,52 @@ fn matmul_of_words(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invoc
  workgroupBarrier();
  let r4 = b_shared_0[p];
  let r12 = a_0[ty * 8];
- r = dot_bytes(vec4i(r12.x), r4) + r;
+ r = dot4I8Packed_words_lanes(vec4i(r12.x), r4) + r;
  let r13 = a_0[ty * 8 + 2];
- r1 = dot_bytes(vec4i(r13.x), r4) + r1;
+ r1 = dot4I8Packed_words_lanes(vec4i(r13.x), r4) + r1;
  let r14 = a_0[ty * 8 + 4];
- r2 = dot_bytes(vec4i(r14.x), r4) + r2;
+ r2 = dot4I8Packed_words_lanes(vec4i(r14.x), r4) + r2;
  let r15 = a_0[ty * 8 + 6];
- r3 = dot_bytes(vec4i(r15.x), r4) + r3;
+ r3 = dot4I8Packed_words_lanes(vec4i(r15.x), r4) + r3;
  let r5 = b_shared_0[p + 2];
- r = dot_bytes(vec4i(r12.y), r5) + r;
- r1 = dot_bytes(vec4i(r13.y), r5) + r1;
- r2 = dot_bytes(vec4i(r14.y), r5) + r2;
- r3 = dot_bytes(vec4i(r15.y), r5) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r12.y), r5) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r13.y), r5) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r14.y), r5) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r15.y), r5) + r3;
  let r6 = b_shared_0[p + 4];
- r = dot_bytes(vec4i(r12.z), r6) + r;
- r1 = dot_bytes(vec4i(r13.z), r6) + r1;
- r2 = dot_bytes(vec4i(r14.z), r6) + r2;
- r3 = dot_bytes(vec4i(r15.z), r6) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r12.z), r6) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r13.z), r6) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r14.z), r6) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r15.z), r6) + r3;
  let r7 = b_shared_0[p + 6];
- r = dot_bytes(vec4i(r12.w), r7) + r;
- r1 = dot_bytes(vec4i(r13.w), r7) + r1;
- r2 = dot_bytes(vec4i(r14.w), r7) + r2;
- r3 = dot_bytes(vec4i(r15.w), r7) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r12.w), r7) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r13.w), r7) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r14.w), r7) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r15.w), r7) + r3;
  let r8 = b_shared_0[p + 8];
  let r16 = a_0[ty * 8 + 1];
- r = dot_bytes(vec4i(r16.x), r8) + r;
+ r = dot4I8Packed_words_lanes(vec4i(r16.x), r8) + r;
  let r17 = a_0[ty * 8 + 3];
- r1 = dot_bytes(vec4i(r17.x), r8) + r1;
+ r1 = dot4I8Packed_words_lanes(vec4i(r17.x), r8) + r1;
  let r18 = a_0[ty * 8 + 5];
- r2 = dot_bytes(vec4i(r18.x), r8) + r2;
+ r2 = dot4I8Packed_words_lanes(vec4i(r18.x), r8) + r2;
  let r19 = a_0[ty * 8 + 7];
- r3 = dot_bytes(vec4i(r19.x), r8) + r3;
+ r3 = dot4I8Packed_words_lanes(vec4i(r19.x), r8) + r3;
  let r9 = b_shared_0[p + 10];
- r = dot_bytes(vec4i(r16.y), r9) + r;
- r1 = dot_bytes(vec4i(r17.y), r9) + r1;
- r2 = dot_bytes(vec4i(r18.y), r9) + r2;
- r3 = dot_bytes(vec4i(r19.y), r9) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r16.y), r9) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r17.y), r9) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r18.y), r9) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r19.y), r9) + r3;
  let r10 = b_shared_0[p + 12];
- r = dot_bytes(vec4i(r16.z), r10) + r;
- r1 = dot_bytes(vec4i(r17.z), r10) + r1;
- r2 = dot_bytes(vec4i(r18.z), r10) + r2;
- r3 = dot_bytes(vec4i(r19.z), r10) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r16.z), r10) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r17.z), r10) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r18.z), r10) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r19.z), r10) + r3;
  let r11 = b_shared_0[p + 14];
- r = dot_bytes(vec4i(r16.w), r11) + r;
- r1 = dot_bytes(vec4i(r17.w), r11) + r1;
- r2 = dot_bytes(vec4i(r18.w), r11) + r2;
- r3 = dot_bytes(vec4i(r19.w), r11) + r3;
+ r = dot4I8Packed_words_lanes(vec4i(r16.w), r11) + r;
+ r1 = dot4I8Packed_words_lanes(vec4i(r17.w), r11) + r1;
+ r2 = dot4I8Packed_words_lanes(vec4i(r18.w), r11) + r2;
+ r3 = dot4I8Packed_words_lanes(vec4i(r19.w), r11) + r3;
  out0_0[p1] = r;
  out0_0[p1 + 8] = r1;
  out0_0[p1 + 16] = r2;
