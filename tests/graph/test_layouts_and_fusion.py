@@ -108,6 +108,19 @@ def test_a_view_that_splits_the_channels_reads_nchw() -> None:
     assert operators(graph) == ["Transpose", "Conv", "Transpose", "View"]
 
 
+@pytest.mark.parametrize("name", ["MaxPool", "AveragePool", "LpPool"])
+def test_pools_follow_the_layout_of_their_input(name: str) -> None:
+    text = f"""g (float[1,8,6,6] x, float[8,8,1,1] w) => (float[1,8,2,2] y) {{
+        c = Conv (x, w)
+        p = {name} <kernel_shape = [3,3], strides = [2,2]> (c)
+        y = Conv (p, w)
+    }}"""
+    nodes = choose_layouts(module(text)).main.nodes
+    pools = [node for node in nodes if node.op == name]
+    assert [node.domain for node in pools] == ["webmlc"]
+    assert sum(node.op == "Transpose" for node in nodes) == 2  # of the model's input and output
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "pools"), [(5, 1, 2), (3, 1, 1), (7, 2, 2), (7, 7, 1)]
 )

@@ -39,7 +39,7 @@ from webmlc.graph.layout.weights import (
 )
 from webmlc.graph.ops.convolution import transposed_windows
 from webmlc.graph.ops.operator import Context, Scope
-from webmlc.graph.ops.windows import Windows
+from webmlc.graph.ops.windows import WINDOW_ATTRIBUTES, Windows
 
 
 def convolution(values: LayoutValues, node: Node) -> bool:
@@ -284,6 +284,7 @@ def pool(values: LayoutValues, node: Node) -> bool:
     fill = identity("max", dtype).value if node.op == "MaxPool" else 0.0
     twin = values.define_nhwc(node.outputs[0])
     data = padded(values, node, windows, fill)
+    attributes = {n: a for n, a in node.attributes.items() if n not in WINDOW_ATTRIBUTES}
     passes = [windows]
     if node.op == "MaxPool":
         passes = windows.separated(values.types[data].shape[1:-1]) or passes
@@ -294,7 +295,7 @@ def pool(values: LayoutValues, node: Node) -> bool:
             output=twin if number == len(passes) else f"{twin}.rows",
             domain="webmlc",
             windows=part,
-            count_include_pad=int(node.attributes.get("count_include_pad", 0)),
+            **attributes,
         )
     return True
 

@@ -22,6 +22,11 @@ from webmlc.graph.ops.shapes import ZERO, accumulator, all_of, canonical, produc
 AUTO_PAD = {"auto_pad": ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")}
 """How windows may be padded. An empty text is "NOTSET", as in onnxruntime."""
 
+WINDOW_ATTRIBUTES = frozenset(
+    {"auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"}
+)
+"""The attributes of ONNX's operators that describe windows, as `Windows` does."""
+
 MIN_TAP_RATIO = 1.6
 """A pool is separated only if it then takes this many times fewer taps. The saved taps pay for
 writing and reading one more feature map. Chosen by hand: a pool of 13 x 13 windows takes 26 taps
