@@ -104,7 +104,8 @@ class _Rewriter(ast.NodeTransformer):
         self.error = error
         self.bound = bound
         self.symbols: dict[str, ast.AST] = {}
-        self.matched: dict[str, ast.expr] = {}
+        self.parameters: frozenset[str] = frozenset()
+        self.matched: dict[str, tuple[str, ast.expr]] = {}
         self.allocations: list[ast.stmt] = []
         self.starts: dict[str, ast.expr] = {}
         self.blocks = 0
@@ -121,9 +122,12 @@ class _Rewriter(ast.NodeTransformer):
             self.fail(definition, "parameters of a kernel are plain: no defaults, * or **")
         definition.decorator_list = [_at(_word("kernel"), definition)]
         definition.returns = None
+        self.parameters = frozenset(argument.arg for argument in arguments.args)
         definition.body = self.suite(_without_root(definition.body, self))
         for argument in arguments.args:
             argument.annotation = self.annotation(argument)
+            if argument.arg in self.matched:
+                argument.arg, _ = self.matched[argument.arg]
         definition.body[:0] = self.allocations
         symbols = (
             _at(ast.arg(name, _word("symbol")), place) for name, place in self.symbols.items()
@@ -132,7 +136,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def annotation(self, argument: ast.arg) -> ast.expr:
         if argument.arg in self.matched:
-            return self.matched[argument.arg]
+            return self.matched[argument.arg][1]
         if argument.annotation is None:
             self.fail(
                 argument, f'{argument.arg} has no type: write T.Buffer((128, 128), "float32")'
@@ -196,6 +200,12 @@ class _Rewriter(ast.NodeTransformer):
                     value = self.buffer(call)
                     self.allocations.append(_at(ast.Assign(node.targets, value), node))
                     return []
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(
+                names
+            ) == len(values) and all(self.is_declaration(value) for value in values):
+                pairs = zip(names, values, strict=True)
+                parts = [_at(ast.Assign([name], value), node) for name, value in pairs]
+                return [statement for part in parts for statement in self.statements(part)]
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 return self.statements(_at(ast.Assign([target], value), node))
             case ast.AugAssign(target=target, op=op, value=value):
@@ -217,17 +227,20 @@ class _Rewriter(ast.NodeTransformer):
         return [self.visit(node)]
 
     def match(self, name: str, call: ast.Call) -> None:
-        """`A = T.match_buffer(a, (n,), "float32")`: the parameter `a` is the buffer `A`."""
-        if not isinstance(call.args[0], ast.Name):
-            self.fail(call, "T.match_buffer takes a parameter")
-        if call.args[0].id != name:
-            self.fail(
-                call,
-                f"call the buffer and its parameter by one name, {call.args[0].id}: a "
-                "kernel's arguments are named by its parameters",
-            )
+        """`A = T.match_buffer(a, (n,), "float32")`: the parameter `a` is the buffer `A`, and is
+        called `A` from here on.
+        """
+        if not isinstance(call.args[0], ast.Name) or call.args[0].id not in self.parameters:
+            self.fail(call, "T.match_buffer takes a parameter: a part of a buffer has no name here")
+        if name in self.parameters and name != call.args[0].id:
+            self.fail(call, f"{name} is another parameter")
         typed = _at(ast.Call(_word("Buffer"), call.args[1:], call.keywords), call)
-        self.matched[name] = self.buffer(typed)
+        self.matched[call.args[0].id] = (name, self.buffer(typed))
+
+    def is_declaration(self, node: ast.expr) -> bool:
+        """True for the value of a declaration: of a buffer, or of a symbol."""
+        declarations = _SYMBOL_TYPES | {"T.match_buffer", "T.alloc_buffer"}
+        return isinstance(node, ast.Call) and self.callee(node) in declarations
 
     def loop(self, node: ast.For) -> ast.For:
         """A loop over `T.grid`, or over one range: `range(a, b)` → `range(b - a)`."""
@@ -385,6 +398,11 @@ class _Rewriter(ast.NodeTransformer):
             self.fail(node, f'{callee} takes a value and a dtype, as in T.cast(x, "float32")')
         arguments.sort(key=lambda a: isinstance(a, ast.Constant) and isinstance(a.value, str))
         name = "cast" if callee in ("T.Cast", "T.cast") else "bitcast"
+        match arguments:
+            case [ast.Call() as literal, ast.Constant(value=str(dtype))] if (
+                name == "cast" and dotted(literal.func) == f"T.{dtype}"
+            ):
+                return literal  # it has the dtype already
         return _call(name, arguments, node)
 
     def limit(self, node: ast.Call, name: str, arguments: Sequence[ast.expr]) -> ast.expr:

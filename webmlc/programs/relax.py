@@ -28,6 +28,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var, as_expr
 from webmlc.core.simplify import simplify
+from webmlc.core.symbol_names import is_name
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.loops.parse_expr import dotted
 from webmlc.programs.ir_module import IRModule
@@ -85,6 +86,7 @@ class _Parser:
         self.graph = graph
         self.kernels = kernels
         self.types: dict[str, TensorType] = {}
+        self.symbols: dict[str, Var] = {}
         self.nodes: list[Node] = []
 
     def error(self, node: ast.AST, message: str) -> Exception:
@@ -120,6 +122,10 @@ class _Parser:
                     pass
                 case ast.Assign(targets=[ast.Name(id="cls")]):
                     pass
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[])
+                ) if dotted(function) in ("T.int64", "T.int32"):
+                    self.symbols[name] = Var(name)
                 case ast.Assign(targets=[target], value=value):
                     self.assign(target, value)
                 case ast.Return(value=ast.expr() as value):
@@ -194,6 +200,7 @@ class _Parser:
             raise self.error(arguments[1], f"unknown dtype {dtype!r}")
         shape = self.evaluated(arguments[0])
         sizes = shape if isinstance(shape, tuple | list) else (shape,)
+        sizes = tuple(Var(s) if isinstance(s, str) and is_name(s) else s for s in sizes)
         if wrong := [size for size in sizes if not isinstance(size, int | Expr)]:
             raise self.error(arguments[0], f"{wrong[0]!r} is no size: use a number or a symbol")
         return TensorType(DType(dtype), tuple(as_expr(size) for size in sizes))
@@ -205,6 +212,8 @@ class _Parser:
                 return value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 return tuple(self.evaluated(part) for part in parts)
+            case ast.Name(id=name) if name in self.symbols:
+                return self.symbols[name]
             case ast.Name(id=name) if name in self.graph.names:
                 value = self.graph.names[name]
                 if isinstance(value, int | str | tuple | list | Var | DType):

@@ -28,10 +28,11 @@ from webmlc.loops.stages import StageNest
 from webmlc.loops.verify import verify
 from webmlc.programs.check_program import check_program
 from webmlc.programs.script import Program
+from webmlc.programs.vocabulary import T
 from webmlc.schedule.tree import fresh
 
 __all__ = ["Tensor", "all", "any", "cast", "compute", "const", "create_prim_func", "if_then_else",
-           "max", "min", "placeholder", "reduce_axis", "sigmoid", "sum"]  # fmt: skip
+           "max", "min", "placeholder", "reduce_axis", "sigmoid", "sum", "var"]  # fmt: skip
 
 Size = int | Expr
 Shape = Size | Sequence[Size]
@@ -98,6 +99,11 @@ def placeholder(shape: Shape, dtype: str = "float32", name: str = "placeholder")
     if dtype not in DType.__members__:
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DType.__members__)}")
     return Tensor(name, _shape(shape), DType(dtype))
+
+
+def var(name: str = "n", dtype: str = "int64") -> Var:
+    """A symbolic size: TVM's name of `T.symbol`. Sizes are of one type, so `dtype` is not read."""
+    return T.symbol(name)
 
 
 def reduce_axis(dom: Sequence[Size], name: str = "k") -> IterVar:
