@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import webmlc
 from webmlc import R, T, te, tir
+from webmlc.core.errors import UserError
 
 DTYPE = "float32"
 M, N, K = 24, 16, 32
@@ -206,3 +208,48 @@ def test_a_graph_function_with_a_symbolic_size() -> None:
     x = np.array([[-1.0, 2.0, -3.0, 4.0]], np.float32)
     (y,) = Network.build("wasm")(x)
     np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+HEAD = 'def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):\n'
+BLOCK = """\
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+"""
+REFUSED = {
+    "no content before": "            B[vi] = B[vi] + A[vi]\n",
+    "part of a buffer": "            P = T.match_buffer(A[0:4], (4,))\n            B[vi] = P[0]\n",
+    "call from outside": "            B[vi] = T.call_extern('float32', 'sinf', A[vi])\n",
+    "intrinsic of CUDA": "            B[vi] = T.ptx_mma(A[vi])\n",
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_forms_that_the_page_lists_are_refused(form: str) -> None:
+    webmlc.from_source(HEAD + BLOCK + "            B[vi] = A[vi]\n")
+    with pytest.raises(UserError):
+        webmlc.from_source(HEAD + BLOCK + REFUSED[form])
+
+
+def test_steps_that_the_page_lists_are_refused() -> None:
+    schedule = tir.Schedule(Short)
+    with pytest.raises(UserError, match="annotations"):
+        schedule.annotate("Y", "pragma_auto_unroll_max_step", 16)
+    with pytest.raises(UserError, match="merge is not a primitive"):
+        schedule.merge(*schedule.get_loops("Y")[:2])
+    assert not hasattr(schedule, "sample_perfect_tile")
+
+
+def test_promises_about_a_buffer_are_not_needed() -> None:
+    @T.prim_func
+    def copy(a: T.handle, b: T.handle):
+        A = T.match_buffer(a, (8,), "float32", align=64, offset_factor=8)
+        B = T.match_buffer(b, (8,), "float32")
+        for i in range(8):
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = A[vi]
+
+    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    copy(x, y)
+    np.testing.assert_array_equal(x, y)

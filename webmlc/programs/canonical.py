@@ -58,6 +58,8 @@ _LOOPS = frozenset({"range", "T.thread_binding"}) | {
     f"T.{kind}" for kind in ("serial", "parallel", "vectorized", "unroll", "unrolled")
 }
 _BUFFER_KEYWORDS = frozenset({"scope", "storage", "in_vectors"})
+_PROMISES = frozenset({"align", "offset_factor"})
+"""Keywords of a buffer that a compiler may rely on. Ours needs no such promise."""
 _SYMBOL_TYPES = frozenset({"T.int32", "T.int64", "T.var"})
 
 
@@ -162,14 +164,18 @@ class _Rewriter(ast.NodeTransformer):
         arguments += [keywords.pop(name) for name in ("shape", "dtype") if name in keywords]
         if len(arguments) not in (1, 2):
             self.fail(call, "a buffer has a shape and a dtype")
-        if unknown := keywords.keys() - _BUFFER_KEYWORDS:
+        if unknown := keywords.keys() - _BUFFER_KEYWORDS - _PROMISES:
             self.fail(call, f"a buffer takes no {min(unknown)}: its elements lie row by row")
         shape = self.resolved(arguments[0])
         if not isinstance(shape, ast.Tuple):
             dimensions = shape.elts if isinstance(shape, ast.List) else [shape]
             shape = _at(ast.Tuple(dimensions, ast.Load()), arguments[0])
         dtype = self.resolved(arguments[1]) if len(arguments) > 1 else ast.Constant("float32")
-        storage = [ast.keyword(name, self.resolved(value)) for name, value in keywords.items()]
+        storage = [
+            ast.keyword(name, self.resolved(value))
+            for name, value in keywords.items()
+            if name in _BUFFER_KEYWORDS
+        ]
         function = self.spelled(call.func)
         return _at(ast.Call(function, [shape, _at(dtype, call)], storage), call)
 
