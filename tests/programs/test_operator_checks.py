@@ -21,10 +21,14 @@ from tests.programs.test_operators import (
     smear,
 )
 from webmlc import operator, te
+from webmlc.build_options import BuildOptions
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
 from webmlc.graph.compute import Tensor
 from webmlc.graph.table import OPS
+from webmlc.host.check import check_model
+from webmlc.host.check_options import CheckOptions
+from webmlc.pipeline import build_package
 
 
 def mixed_model() -> onnx.ModelProto:
@@ -61,6 +65,32 @@ def test_a_package_that_differs_from_the_definition_fails(tmp_path: Path) -> Non
         tmp_path / "package", built_from=tmp_path / "model.onnx", operators=[bend]
     )
     assert result.verdict == "failed"
+
+
+def test_the_first_node_that_differs_may_have_an_operator_of_its_own(tmp_path: Path) -> None:
+    """The build sees another definition than the reference."""
+    factor = [0.5]
+
+    @operator(DOMAIN, "Half")
+    def half(x: Tensor) -> Tensor:
+        return te.compute(x.shape, lambda i, j: x[i, j] * factor[0], "half")
+
+    def build(source: Path, out: Path, options: BuildOptions) -> object:
+        factor[0] = 0.7
+        try:
+            return build_package(source, out, options)
+        finally:
+            factor[0] = 0.5
+
+    chain = ["Exp", "Half", "Tanh", "Neg"]
+    nodes = [
+        helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], domain=DOMAIN if op == "Half" else "")
+        for i, op in enumerate(chain)
+    ]
+    onnx.save(model_of(nodes, {"v0": ["n", 8]}, ["v4"]), tmp_path / "model.onnx")
+    options = BuildOptions(operators=[half])
+    result = check_model(tmp_path / "model.onnx", build, CheckOptions("wasm"), options)
+    assert (result.verdict, result.first_difference) == ("failed", "Half 'v2' (value 'v2')")
 
 
 def test_an_operator_may_have_the_name_of_one_of_onnx() -> None:

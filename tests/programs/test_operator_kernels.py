@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import webmlc
 from tests.programs.test_operators import (
@@ -129,6 +130,87 @@ def test_a_function_returns_a_kernel_for_its_attributes(target: Device, tmp_path
     outputs, _ = run(model, tmp_path, target, {"x": x}, shifted)
     columns = np.maximum(np.maximum(np.arange(6) - 1, 0) - 2, 0)
     np.testing.assert_array_equal(outputs["z"], x[:, columns])
+
+
+@operator(DOMAIN, "Scaled")
+@webmlc.kernel
+def scaled(X: T.Buffer((n,), "int64"), S: T.Buffer((2,), "int64"), Y: T.Buffer((n,), "int64")):
+    for i in range(n):
+        with T.block("Y"):
+            vi = T.axis.spatial(n, i)
+            Y[vi] = X[vi] * S[0] + S[1]
+
+
+@operator(DOMAIN, "Next")
+@webmlc.kernel
+def following(X: T.Buffer((n,), "float16"), Y: T.Buffer((n,), "float16")):
+    for i in range(n):
+        with T.block("Y"):
+            vi = T.axis.spatial(n, i)
+            Y[vi] = X[vi] + T.float16(1)
+
+
+def typed_model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, list[Any]]], output: int
+) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(name, *type_) for name, type_ in inputs.items()]
+    result = helper.make_tensor_value_info("y", output, None)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph(nodes, "typed", infos, [result])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_kernel_reads_the_sizes_of_a_tensor(target: Device, tmp_path: Path) -> None:
+    """The sizes have no buffer: they are symbols."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), custom("Scaled", ["v", "s"], ["y"])]
+    types = {"x": (TensorProto.FLOAT, ["a", "b"]), "v": (TensorProto.INT64, ["c"])}
+    feeds = {"x": random(3, 4), "v": np.arange(5)}
+    outputs, _ = run(typed_model(nodes, types, TensorProto.INT64), tmp_path, target, feeds, scaled)
+    np.testing.assert_array_equal(outputs["y"], np.arange(5) * 3 + 4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_kernel_of_halves_between_floats(target: Device, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        custom("Next", ["a"], ["b"]),
+        helper.make_node("Neg", ["b"], ["y"]),
+    ]
+    model = typed_model(nodes, {"x": (TensorProto.FLOAT16, ["k"])}, TensorProto.FLOAT16)
+    x = np.arange(5, dtype=np.float16)
+    webmlc.build(model, tmp_path, target, operators=[following], adapter="all", progress=False)
+    loaded = webmlc.load(tmp_path, device=target)
+    np.testing.assert_array_equal(loaded.run({"x": x})["y"], x - 1)
+    loaded.dispose()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_kernel_in_the_body_of_a_loop(target: Device, tmp_path: Path) -> None:
+    def info(name: str, kind: int, shape: Any = None) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [info("i", TensorProto.INT64, []), info("c", TensorProto.BOOL, [])]
+    inputs.append(info("p", TensorProto.FLOAT))
+    outputs = [info("d", TensorProto.BOOL, []), info("q", TensorProto.FLOAT)]
+    inner = [custom("Shifted", ["p"], ["q"]), helper.make_node("Identity", ["c"], ["d"])]
+    body = helper.make_graph(inner, "body", inputs, outputs)
+    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    types = {"x": (TensorProto.FLOAT, ["r", 6]), "trips": (TensorProto.INT64, [])}
+    x = random(2, 6)
+    feeds = {"x": x, "trips": np.array(2)}
+    model = typed_model([node], types, TensorProto.FLOAT)
+    results, _ = run(model, tmp_path, target, feeds, shifted)
+    np.testing.assert_array_equal(results["y"], x[:, np.maximum(np.arange(6) - 2, 0)])
+
+
+def test_a_kernel_has_no_gradient(tmp_path: Path) -> None:
+    domain = "ai.onnx.preview.training"
+    gradient = helper.make_node("Gradient", ["x"], ["dx"], domain=domain, xs=["x"], y="y")
+    model = model_of([custom("Shifted", ["x"], ["y"]), gradient], {"x": [3, 4]}, ["dx"])
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    with pytest.raises(UnsupportedError, match=r"Shifted .*does not know its derivative"):
+        webmlc.build(model, tmp_path, operators=[shifted], progress=False)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,16 @@ from typing import Any
 import onnx
 import onnx.utils
 from numpy.typing import NDArray
+from onnx import helper
 
 from webmlc.build_options import BuildOptions
 from webmlc.core.errors import WebmlcError
+from webmlc.core.expr import as_int
+from webmlc.frontend.read_model import read_model
 from webmlc.frontend.sort_nodes import sort_nodes
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
+from webmlc.host.custom_reference import custom_classes
 from webmlc.host.load import load
 from webmlc.host.output_error import compare, quantisation_steps
 from webmlc.host.reference import run_reference
@@ -35,7 +41,7 @@ def first_difference(
 ) -> str | None:
     """Describe the first node, in order, whose result differs if the model ends there."""
     model = onnx.load(path)
-    in_order = sort_nodes(model)
+    in_order = _with_types(sort_nodes(model), path, options)
     nodes = [n for n in in_order.graph.node if n.op_type != "Constant" and n.output and n.output[0]]
     if not nodes:
         return None
@@ -53,6 +59,33 @@ def first_difference(
                 low = middle + 1
     node = nodes[low]
     return f"{node.op_type} {node.name or node.output[0]!r} (value {node.output[0]!r})"
+
+
+def _with_types(model: onnx.ModelProto, path: Path, options: BuildOptions) -> onnx.ModelProto:
+    """The model with the type of each value, if it has operators that people define: onnx extracts
+    parts only at values of known types, and infers no types behind such operators.
+    """
+    if not custom_classes(model):
+        return model
+    module = read_model(path, options.constants, None, options.dims)
+    types = infer_shapes(normalise(module)).main.types
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    graph = typed.graph
+    infos = {
+        name: helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(types[name].dtype.numpy),
+            [as_int(size) for size in types[name].shape],
+        )
+        for name in (output for node in graph.node for output in node.output if output in types)
+    }
+    for port in graph.output:
+        if port.name in infos:
+            port.CopyFrom(infos.pop(port.name))
+    del graph.value_info[:]
+    graph.value_info.extend(infos.values())
+    return typed
 
 
 def _differs_at(
