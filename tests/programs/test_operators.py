@@ -15,7 +15,7 @@ from webmlc import operator, te
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.core.machine import Device
 from webmlc.graph.compute import Tensor
-from webmlc.graph.table import OPS, with_rows
+from webmlc.graph.table import OPS, Installed, with_rows
 
 TARGETS: tuple[Device, ...] = ("wasm", "webgpu")
 DOMAIN = "com.example"
@@ -158,6 +158,31 @@ def test_builds_at_once_share_the_row_of_an_operator() -> None:
             pass
         assert OPS[key] is smear.row
     assert key not in OPS
+
+
+def test_a_build_may_replace_an_installed_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed operator that is elementwise has a gradient, too."""
+    rows = {(DOMAIN, "Bend"): Installed(bend.row, {})}
+    monkeypatch.setattr("webmlc.graph.table.installed_rows", lambda: rows)
+
+    @operator(DOMAIN, "Bend")
+    def steep(x: Tensor, *, slope: float = 3.0) -> Tensor:
+        return te.compute(x.shape, lambda i: x[i] * slope, "steep")
+
+    domain = "ai.onnx.preview.training"
+    gradient = helper.make_node("Gradient", ["x"], ["dx"], domain=domain, xs=["x"], y="y")
+    model = model_of([custom("Bend", ["x"], ["y"]), gradient], {"x": [1]}, ["y", "dx"])
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    x = {"x": np.float32([0.5])}
+    try:
+        for operators, slope in (((), 0.5), ((steep,), 3), ((), 0.5)):
+            outputs, _ = run(model, tmp_path, "wasm", x, *operators)
+            assert (outputs["y"][0], outputs["dx"][0]) == (slope / 2, slope)
+    finally:
+        with with_rows([bend.row]):  # takes the installed row out of the table
+            pass
 
 
 def test_an_operator_returns_tensors(tmp_path: Path) -> None:

@@ -285,7 +285,8 @@ class KernelCompiler:
 
     def _select(self, named: NamedDimensions, task: Task, title: str, watch: Watcher) -> Selection:
         """Choose the schedules of a kernel with named dimensions."""
-        show = partial(loop_text.print_function, named.function)
+        shown = replace(named.function, origin=task.kernel.origin)  # not that of an equal kernel
+        show = partial(loop_text.print_function, shown)
         watch(Stage(f"{title}: loops", show, task.kernel.name))
         if verify_level():
             verify(named.function)

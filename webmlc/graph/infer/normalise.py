@@ -76,7 +76,10 @@ def _advice(domain: str) -> str:
     """Why a node of a domain has no row, and what to do."""
     if domain in OWN_DOMAINS:
         return "this operator is not in webmlc's table"
-    return "webmlc does not know this operator; @webmlc.operator defines it (docs/programs.md)"
+    return (
+        "webmlc does not know this operator. Define it by @webmlc.operator, and give it to the "
+        "build (docs/programs.md, Operators of your own)"
+    )
 
 
 def _named_outputs(node: Node, names: set[str]) -> tuple[str, ...]:
