@@ -9,7 +9,7 @@ import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
 import { here, isNode, sharingObstacle } from "./platform.js";
 import { hasStates, neededFiles } from "./sizes.js";
-import { chooseVariant } from "./variants.js";
+import { chooseVariant, VARIANT_NAMES } from "./variants.js";
 import { WasmDevice } from "./wasm_device.js";
 
 /** @import { Base, Chosen, Device, Loading, Manifest, Program } from "./types.d.ts" */
@@ -64,13 +64,17 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
   };
+  const expectOneOf = (/** @type {string[]} */ names, /** @type {Record<string, string | undefined>} */ option) => {
+    const [name] = Object.values(option);
+    expect(name === undefined || names.includes(name), option, names.map((known) => `"${known}"`).join(" or "));
+  };
   /** @type {GPUDevice | null} */
   const gpu = /** @type {any} */ (device)?.createBuffer ? /** @type {any} */ (device) : null;
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
-  expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
   const kinds = ["gpu", "software", "software-subgroups", "subgroups", "f16", "f16-subgroups"];
-  expect([undefined, ...kinds].includes(shaders), { shaders }, kinds.map((name) => `"${name}"`).join(" or "));
+  expectOneOf(VARIANT_NAMES, { variant });
+  expectOneOf(kinds, { shaders });
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device: kind, gpu, variant, shaders, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.

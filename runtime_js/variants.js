@@ -53,6 +53,9 @@ const VARIANTS = {
   simd128: () => validates(SIMD_PROBE),
 };
 
+/** The names of the variants. */
+export const VARIANT_NAMES = /** @type {Variant[]} */ (Object.keys(VARIANTS));
+
 /**
  * The variant of the module to run: `choice`, or the fastest one in the package that the engine runs. Null for a program without
  * steps, which has no module: its outputs are inputs or constants.
@@ -62,7 +65,7 @@ const VARIANTS = {
  */
 export function chooseVariant(modules, choice) {
   if (!Object.keys(modules).length) return null;
-  const names = choice ? [choice] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
+  const names = choice ? [choice] : VARIANT_NAMES;
   const variant = names.find((name) => modules[name] && VARIANTS[name]());
   if (variant) return variant;
   if (!VARIANTS.simd128()) throw missingFeature(globalThis.WebAssembly ? "WebAssembly SIMD" : "WebAssembly (lockdown modes remove it)");
