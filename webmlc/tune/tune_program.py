@@ -94,6 +94,7 @@ def tune_program(
         seed=request.seed,
         model=task.name,
         resume=request.resume,
+        is_guided=default is not None,
     )
     builder = CandidateBuilder(request.threads)
     with open_to_change(request.database) as records, ExitStack() as stack:

@@ -161,7 +161,8 @@ class SearchStarter:
             search.retries.append([first])
             search.best = math.inf  # the default does not count
         else:
-            search.strategy.tell(control.member, 1.0)
+            if self.options.is_guided:
+                search.strategy.tell(control.member, 1.0)
             search.ratios[control.text] = 1.0
             search.members[control.text] = control.member
             search.earlier_changes = self._earlier_gains(platform).changes(task.match.rule.name)

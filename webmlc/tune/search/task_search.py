@@ -62,6 +62,8 @@ class Options:
     - `measurements`: the most candidates of a task that are measured.
     - `passes`: how often the default of each task is measured before the candidates.
     - `cold`: start from the first point of each space instead of the default (to judge strategies).
+    - `is_guided`: the default is a good choice. Otherwise strategies do not learn its time, so that
+      they do not begin near it.
     """
 
     strategy: str = "auto"
@@ -72,6 +74,7 @@ class Options:
     model: str = ""
     resume: bool = False
     cold: bool = False
+    is_guided: bool = True
     protocol: Protocol = PROTOCOL
 
 
