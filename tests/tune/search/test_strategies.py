@@ -232,6 +232,19 @@ def test_the_first_candidates_are_near_the_default() -> None:
     assert sum(distance > 3 for distance in distances) == 2, "some are random"
 
 
+@pytest.mark.parametrize("is_guided", [True, False])
+def test_candidates_begin_near_a_default_only_if_it_is_a_choice(is_guided: bool) -> None:
+    space = numbers(*[8] * 10)
+    default = next(space.members())
+    options = Options("model", 3600, is_guided=is_guided)
+    made_up = MadeUp(lambda member: 1.0, repr)
+    search = Search([made_up_task(space, default)], options, builder=made_up)
+    (searched,) = search.join(made_up.platform)
+    distances = [len(changes(default, c.member)) for c in searched.propose()]
+    assert len(distances) == BATCH
+    assert (sum(distance <= 3 for distance in distances) > 4) == is_guided
+
+
 def test_no_time_is_not_the_end_of_a_search() -> None:
     space = numbers(5, 5)
     default, other, *_ = space.members()
