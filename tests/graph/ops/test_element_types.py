@@ -41,6 +41,16 @@ def model_of(node: onnx.NodeProto, opset: int = 18, **arrays: np.ndarray) -> onn
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_an_empty_list_of_axes_is_all_axes(device: Device, tmp_path: Path) -> None:
+    """onnxruntime refuses it, and `onnx.helper` cannot write it."""
+    x = np.random.default_rng(0).standard_normal((2, 4, 3, 5)).astype(np.float32)
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"])
+    node.attribute.append(onnx.AttributeProto(name="axes", type=onnx.AttributeProto.INTS))
+    y = run(model_of(node, x=x), {"x": x}, tmp_path, device)
+    np.testing.assert_allclose(y, (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
+
+
 SMALL_FLOATS = [dtype for dtype in DType if dtype.is_float and dtype.bits <= 16]
 
 

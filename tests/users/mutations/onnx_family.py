@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -215,14 +214,16 @@ def _operators(model: onnx.ModelProto) -> set[str]:
 
 def _numbers(model: onnx.ModelProto, folder: Path) -> Numbers:
     """What the floats in constants and attributes of a model are. A constant of one element may be
-    a scale, which must not be 0. A constant that cannot be read counts as ordinary.
+    a scale, which must not be 0. A constant that onnx cannot read counts as extreme.
     """
     attributes = [a for node in all_nodes(model.graph.node) for a in node.attribute]
     arrays = [np.asarray(a.floats) for a in attributes]
     arrays += [np.asarray([a.f]) for a in attributes if a.f or a.name == "value_float"]
     for tensor in (*model.graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
-        with suppress(Exception):
+        try:
             arrays.append(onnx.numpy_helper.to_array(tensor, str(folder)))
+        except Exception:  # such as the data of a file that is longer than the tensor
+            arrays.append(np.array([np.finfo(np.float64).max]))
     floats = [np.abs(array) for array in arrays if array.dtype.kind == "f" and array.size]
     if not all(np.isfinite(array).all() for array in floats):
         return "not finite"

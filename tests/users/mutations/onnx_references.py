@@ -43,16 +43,19 @@ Numbers = Literal["ordinary", "extreme", "not finite"]
 """The constants of a model: all of them ordinary, or one of them enormous, tiny or a scale of 0, or
 one of them infinite or NaN.
 """
+_NOT_NUMBERS = {
+    "ArgMax": "takes no NaN for the largest number",
+    "ArgMin": "takes no NaN for the smallest number",
+    "MaxPool": "keeps or loses a NaN by its place in a vector",
+}
 UNDEFINED: Mapping[Numbers, Mapping[str, str]] = {
     "ordinary": {},
-    "extreme": _CASTS,
+    "extreme": {**_CASTS, **_NOT_NUMBERS},  # sums of enormous numbers are NaN
     "not finite": {
         **_CASTS,
-        "ArgMax": "takes no NaN for the largest number",
-        "ArgMin": "takes no NaN for the smallest number",
+        **_NOT_NUMBERS,
         "GRU": "skips the product with an initial state of zeros",
         "LSTM": "skips the product with an initial state of zeros",
-        "MaxPool": "keeps or loses a NaN by its place in a vector",
         "MaxRoiPool": "casts corners that are not finite to integers, which C++ leaves undefined",
         "RNN": "skips the product with an initial state of zeros",
     },

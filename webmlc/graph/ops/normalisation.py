@@ -286,8 +286,10 @@ def _mark_per_group(node: Node, opset: int) -> Node:
 
 
 def _mean_variance_normalisation(context: Context, x: Tensor) -> Tensor:
-    """Compute (x - mean) / (deviation + 1e-9). There is no epsilon under the root."""
-    axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
+    """Compute (x - mean) / (deviation + 1e-9). There is no epsilon under the root. As in ONNX's
+    definition, an empty list of axes means all axes.
+    """
+    axes = axes_within(context.attribute("axes", (0, 2, 3)) or range(x.rank), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
     inverse = statistics.inverse
 
