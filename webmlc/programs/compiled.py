@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ import numpy as np
 from webmlc.build_options import BuildOptions
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import DEVICES, Device
+from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import ignore
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.loops.count_work import count_work
@@ -37,6 +38,7 @@ from webmlc.package.write import Parts, write_package
 from webmlc.pipeline import package_of, run
 from webmlc.programs.arrays import Bound, bind_arrays
 from webmlc.programs.ir_module import IRModule
+from webmlc.programs.limit import multiply_adds
 from webmlc.programs.script import Program
 from webmlc.programs.tir import Schedule
 from webmlc.schedule.rules import default_schedule
@@ -57,12 +59,14 @@ runs varies by about 2 % on a quiet machine.
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The median `seconds` of one run, its operations on data (a multiply-add is two), and the
-    `bytes` of its parameters.
+    `bytes` of its parameters. `limit`: the most GFLOPS of float32 multiply-adds, measured in the
+    same process on the same device, with as many threads.
     """
 
     seconds: float
     flops: int
     bytes: int
+    limit: float
 
     @property
     def gflops(self) -> float:
@@ -70,12 +74,18 @@ class Timing:
         return self.flops / self.seconds / 1e9
 
     @property
+    def share(self) -> float:
+        """The share of the limit that the run reaches: 1 is the limit."""
+        return self.gflops / self.limit
+
+    @property
     def gigabytes(self) -> float:
         """Billions of bytes of parameters in a second."""
         return self.bytes / self.seconds / 1e9
 
     def __str__(self) -> str:
-        return f"{1e3 * self.seconds:.3f} ms, {self.gflops:.2f} GFLOPS"
+        share = f"{self.share:.0%} of the limit"
+        return f"{1e3 * self.seconds:.3f} ms, {self.gflops:.2f} GFLOPS, {share}"
 
 
 class CompiledModule:
@@ -84,7 +94,8 @@ class CompiledModule:
     def __init__(self, target: Device, parts: Parts) -> None:
         self.target = target
         self.parts = parts
-        self._folder: TemporaryDirectory[str] | None = None
+        self._folder = TemporaryDirectory[str](prefix="webmlc-kernel-")
+        self._models: dict[int, Model] = {}
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -100,14 +111,20 @@ class CompiledModule:
         """Write the package that a page, or `webmlc.load`, loads; returns its manifest."""
         return write_package(Path(folder), self.parts, force=force)
 
-    @cached_property
+    @property
     def model(self) -> Model:
-        """The package, loaded from a temporary folder."""
+        """The package, loaded from a temporary folder to run with one thread."""
+        return self.open(1)
+
+    def open(self, threads: int) -> Model:
+        """The package, loaded from a temporary folder to run with some threads of the CPU."""
         from webmlc.host.load import load
 
-        self._folder = TemporaryDirectory(prefix="webmlc-kernel-")
-        self.save(self._folder.name)
-        return load(self._folder.name, device=self.target)
+        if not self._models:
+            self.save(self._folder.name)
+        if threads not in self._models:
+            self._models[threads] = load(self._folder.name, device=self.target, threads=threads)
+        return self._models[threads]
 
     def __call__(self, *inputs: Array) -> Any:
         """The outputs, for an array for each input of the graph function."""
@@ -135,17 +152,36 @@ class CompiledKernel(CompiledModule):
         for name, value in results.items():
             bound.arrays[name][...] = value
 
-    def time(self, *arrays: Array, runs: int = RUNS) -> Timing:
-        """Time the kernel alone, without the copies of its inputs and outputs."""
+    def time(self, *arrays: Array, runs: int = RUNS, threads: int = 1) -> Timing:
+        """Time the kernel alone, without the copies of its inputs and outputs, with some threads of
+        the CPU.
+        """
         bound = bind_arrays(self.function, arrays)
-        feeds = self._feeds(bound)
-        self.model.profile(feeds)
-        seconds = [sum(step.seconds for step in self.model.profile(feeds)) for _ in range(runs)]
+        seconds = median(self._seconds(bound, runs, threads))
         work = count_work(self.function, bound.sizes)
-        return Timing(median(seconds), work.flops, sum(a.nbytes for a in arrays))
+        limit = limit_gflops(self.target, threads)
+        return Timing(seconds, work.flops, sum(a.nbytes for a in arrays), limit)
+
+    def _seconds(self, bound: Bound, runs: int, threads: int) -> list[float]:
+        """The seconds of some runs, after one that is not counted."""
+        feeds, model = self._feeds(bound), self.open(threads)
+        model.profile(feeds)
+        return [sum(step.seconds for step in model.profile(feeds)) for _ in range(runs)]
 
     def _feeds(self, bound: Bound) -> dict[str, Array]:
         return {b.name: bound.arrays[b.name] for b in self.function.input_params()}
+
+
+@lru_cache(maxsize=8)
+def limit_gflops(target: Device, threads: int = 1) -> float:
+    """The most GFLOPS of float32 multiply-adds on a device: the best of some runs, which are
+    measured once in a process.
+    """
+    kernel = compile_program(multiply_adds(target, parallel=threads > 1), target)
+    shapes = [tuple(evaluate_size(size, {}) for size in b.shape) for b in kernel.function.params]
+    bound = bind_arrays(kernel.function, [np.ones(shape, np.float32) for shape in shapes])
+    seconds = min(kernel._seconds(bound, RUNS, threads))
+    return count_work(kernel.function, {}).flops / seconds / 1e9
 
 
 def compile_program(
