@@ -11,6 +11,7 @@ import { fileURLToPath } from "node:url";
 import { startBrowser } from "../tests/browser/chromium.mjs";
 import useDemo from "../tests/browser/demos.mjs";
 import drawDigits from "../tests/browser/draw_digits.mjs";
+import measureKernels from "../tests/browser/kernels.mjs";
 
 const DOCS = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../docs");
 const VIEWPORT = { width: 840, height: 560 };
@@ -36,6 +37,7 @@ try {
     await useDemo({ page, arg: { demo, ...use, picture: pictureOf(demo) } });
     await page.context().close();
   }
+  await measureKernels({ page: await open("kernels"), arg: { picture: pictureOf("kernels") } });
   const page = await open("digits");
   await drawDigits({ page, arg: { device: "auto", by: "mouse", digits: [3] } });
   await page.screenshot({ path: pictureOf("digits") });

@@ -17,6 +17,7 @@ from rich.console import Console
 import demos.chat.run
 import demos.digits.build
 import demos.file_type.build
+import demos.kernels.build
 import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
@@ -27,6 +28,7 @@ from webmlc.host.serve import serve
 BUILDS: dict[str, Callable[[Path], object]] = {
     "digits": lambda site: demos.digits.build.build(site / "digits"),
     "file_type": demos.file_type.build.build,
+    "kernels": demos.kernels.build.build,
     "read_text": demos.read_text.build.build,
     "semantic_search": demos.semantic_search.build.build,
     "voice_activity": demos.voice_activity.build.build,
