@@ -12,7 +12,7 @@ such a loop, it writes the outer values that the loop reads to the control area.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import depends
@@ -174,20 +174,22 @@ class _KernelPrinter:
     def text(self) -> str:
         """The text of the kernel, with its parallel loops first."""
         function = self.function
-        self.declare_unset(function.body)
-        scratch = self.scratch_addresses()
+        names = frozenset(names_read(self.lines))
+        self.declare_unset(function.body, names)
+        scratch = self.scratch_addresses(names)
         params = " ".join(f"(param ${name} i32)" for name in self.parameters())
         head = [*self.loops, f"(func ${MARK} {params}"]
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
         return "\n".join((*head, *(line.text() for line in (*scratch, *self.lines)))) + ")"
 
-    def scratch_addresses(self) -> list[Line]:
-        """The lines that set the addresses of the scratch buffers used in this function."""
+    def scratch_addresses(self, names: Set[str]) -> list[Line]:
+        """The lines that set the addresses of the scratch buffers among the locals that are read
+        in this function.
+        """
         base = _word(CONTROL.scratch)
         part = Instruction(
             "i32.mul", (Instruction("global.get $tid"), _word(CONTROL.scratch_stride))
         )
-        names = set(names_read(self.lines))
         lines = []
         for buffers, region in (
             (self.scratch.shared, base),
@@ -200,9 +202,10 @@ class _KernelPrinter:
                     lines.append(Line(1, (set_local(buffer.name, address),)))
         return lines
 
-    def declare_unset(self, body: Stmt) -> None:
-        """Declare the registers that are read and never set, such as the sum of no elements."""
-        names = set(names_read(self.lines))
+    def declare_unset(self, body: Stmt, names: Set[str]) -> None:
+        """Declare the registers among the locals that are read before they are set, such as the sum
+        of no elements.
+        """
         for load in loads(body):
             lanes = self.expr.registers.get(load.buffer)
             if lanes is not None and load.buffer.name in names:
@@ -220,15 +223,16 @@ class _KernelPrinter:
         name = f"{MARK}.{len(self.loops)}"
         inner = replace(self, in_parallel_loop=True, lines=[], locals={})
         inner.statement(loop.body, 2)
-        inner.declare_unset(loop.body)
-        scratch = inner.scratch_addresses()
+        names = names_read(inner.lines)
+        inner.declare_unset(loop.body, frozenset(names))
+        scratch = inner.scratch_addresses(frozenset(names))
         inner_names = {
             loop.var.name,
             *(b.name for b in (*self.scratch.shared, *self.scratch.private)),
         }
         outer_kinds = dict.fromkeys(self.parameters(), "i32") | self.locals
         passed = outer_kinds.keys() - inner_names
-        arguments = [n for n in names_read(inner.lines) if n in passed]
+        arguments = [n for n in names if n in passed]
         addresses = argument_addresses([outer_kinds[n] for n in arguments])
         if addresses is None:  # too many values to pass
             self.loop(loop, depth)
