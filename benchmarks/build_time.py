@@ -38,13 +38,10 @@ def chain(length: int) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     value = "x"
     for number in range(length):
-        new_nodes, value_name = _nodes(number, value)
+        new_nodes, value = _nodes(number, value)
         nodes += new_nodes
-        value = value_name
-    info = [
-        helper.make_tensor_value_info(value_name, TensorProto.FLOAT, SHAPE) for name in ("x", value)
-    ]
-    stored = [numpy_helper.from_array(array, value_name) for value_name, array in constants.items()]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in ("x", value)]
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "chain", info[:1], info[1:], stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
