@@ -93,21 +93,27 @@ def test_all_commands_see_installed_operators(user: Installed, model: Path) -> N
     assert user.json("tune", model, *search, cwd=folder)["kernels"]
 
 
-def test_a_changed_function_is_built_again(user: Installed, model: Path, site: Path) -> None:
-    """The version of the package stays, and so does the file that the entry point names."""
+def first_element(user: Installed, model: Path, *options: str) -> float:
+    """Build a package of the model, and run it on ones; returns its first result."""
     folder = model.parent
     np.savez(folder / "x.npz", x=np.ones((1, 8), np.float32))
+    user.json("build", model, "-o", "package", "--target", "wasm", *options, cwd=folder)
+    user.run("run", "package", "--inputs", "x.npz", "-o", "y.npz", cwd=folder)
+    return float(np.load(folder / "y.npz")["y"][0, 0])
 
-    def built() -> float:
-        user.json("build", model, "-o", "package", "--target", "wasm", cwd=folder)
-        options = ("--inputs", "x.npz", "-o", "y.npz")
-        user.run("run", "package", *options, cwd=folder)
-        return float(np.load(folder / "y.npz")["y"][0, 0])
 
-    assert built() == 1.5
-    assert built() == 1.5
+def test_a_changed_function_is_built_again(user: Installed, model: Path, site: Path) -> None:
+    """The version of the package stays, and so does the file that the entry point names."""
+    assert first_element(user, model) == 1.5
+    assert first_element(user, model) == 1.5
     (site / "smear_ops" / "parts.py").write_text(PARTS.replace("x * scale", "x * scale * 4.0"))
-    assert built() == 6.0
+    assert first_element(user, model) == 6.0
+    mine = model.parent / "mine.py"
+    for factor in (2.0, 40.0):
+        parts = PARTS.replace("x * scale", f"x * scale * {factor}")
+        mine.write_text(SOURCE.replace("from smear_ops.parts import scaled", parts), "utf-8")
+        assert first_element(user, model, "--operators", "mine.py") == 1.5 * factor
+    assert first_element(user, model) == 6.0
 
 
 def test_a_package_that_cannot_be_loaded_is_one_error(
