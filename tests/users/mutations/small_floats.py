@@ -17,7 +17,11 @@ SMALL = ("float8", "float6", "float4")
 
 
 def round_once(evaluator: ReferenceEvaluator) -> None:
-    """Let the nodes of the main graph compute in float32 and round their results."""
+    """Let the nodes of the main graph and of functions compute in float32, and round their results
+    alone.
+    """
+    for function in evaluator.functions_.values():
+        round_once(function)
     for node in evaluator.rt_nodes_:
         domain = node.onnx_node.domain
         if defs.has(node.onnx_node.op_type, domain):
