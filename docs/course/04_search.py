@@ -124,21 +124,21 @@ for name, result in results.items():
 # %% [markdown]
 # A row of `measurements` is a member that was tried. Sorted by their speed, the random draws show what the space is like:
 
+
 # %%
-flops = 2 * size**3
-
-
 def speeds(result, best=False):
-    """GFLOPS of the members in the order of their measurement, or of the best member so far."""
+    """How many times as fast as the default the members are, in the order of their measurement; or
+    the best member so far.
+    """
     rows = [row for row in result.measurements if row.milliseconds is not None]
     times = [row.best_milliseconds if best else row.milliseconds for row in rows]
-    return [flops / ms / 1e6 for ms in times]
+    return [result.default_milliseconds / ms for ms in times]
 
 
 draw_curves(
     {name: sorted(speeds(r)) for name, r in results.items() if name == "random"},
     "members, sorted",
-    "GFLOPS",
+    "times as fast as the default",
 )
 
 # %% [markdown]
@@ -148,7 +148,7 @@ draw_curves(
 draw_curves(
     {name: speeds(result, best=True) for name, result in results.items()},
     "measurements",
-    "GFLOPS of the best so far",
+    "times as fast as the default",
 )
 
 # %% [markdown]

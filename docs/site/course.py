@@ -33,9 +33,11 @@ CELL_SECONDS = 240
 TEMPLATE = r"""
 {%- extends "markdown/index.md.j2" -%}
 {% block stream %}
+{% if output.name == "stdout" %}
 ``` { .text .output }
 {{ output.text.rstrip("\n") }}
 ```
+{% endif %}
 {% endblock stream %}
 {% block data_text %}
 ``` { .text .output }
@@ -46,7 +48,9 @@ TEMPLATE = r"""
 ![{{ output.data["text/plain"] }}]({{ output.metadata.filenames["image/svg+xml"] }})
 {% endblock data_svg %}
 """
-"""How outputs stand in a page: fenced as `.output`, and pictures with their captions."""
+"""How outputs stand in a page: fenced as `.output`, and pictures with their captions. A page leaves
+out warnings, which name files of the machine.
+"""
 
 
 def interpreter_of(lesson: Path) -> Path | None:

@@ -27,6 +27,16 @@ def test_the_curve_has_the_best_after_each_checkpoint_and_then_the_answer() -> N
     rows = tuple(MeasuredParameters({"n": n}, ms, 0.0) for n, ms in enumerate(times))
     schedule = tir.Schedule(tiled(**HAND).program)
     result = ProgramResult(
-        {"n": -1}, schedule, 1.0, 1.0, rows, (), "wasm", "a platform", Path("t.db"), Path("t.html")
+        {"n": -1},
+        schedule,
+        1.0,
+        1.0,
+        1.0,
+        rows,
+        (),
+        "wasm",
+        "a platform",
+        Path("t.db"),
+        Path("t.html"),
     )
     assert [p["n"] for p in bests(result)] == [7, 15, 31, -1]

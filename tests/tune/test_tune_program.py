@@ -102,6 +102,7 @@ def test_a_search_ends_with_the_parameters_the_schedule_and_the_kernel(tmp_path:
     assert tiled(**result.parameters).function == result.schedule.function
     assert result.gain >= 1
     assert not result.was_interrupted
+    assert result.default_milliseconds > 0
     bests = [row.best_milliseconds for row in result.measurements]
     assert bests == sorted(bests, reverse=True)
     times = [row.milliseconds for row in result.measurements if row.milliseconds is not None]

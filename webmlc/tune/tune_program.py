@@ -49,6 +49,8 @@ class ProgramResult:
 
     - `parameters`, `schedule`, `milliseconds`: of the fastest kernel, as the last trial measured
       it. `gain` is the time of the default parameters over its time.
+    - `default_milliseconds`: of the default, which every row is measured beside. The milliseconds
+      of a row are its ratio to the default, times these.
     - `measurements`: a row for each measured kernel, in order, with those of earlier searches that
       this search resumed. The default, which every other kernel is measured beside, has no row.
     - `refusals`: the parameters without a kernel, each with the reason.
@@ -59,6 +61,7 @@ class ProgramResult:
     schedule: Schedule
     milliseconds: float
     gain: float
+    default_milliseconds: float
     measurements: tuple[MeasuredParameters, ...]
     refusals: tuple[tuple[Mapping[str, Any], str], ...]
     target: Device
@@ -135,6 +138,7 @@ def _result(search: TaskSearch, request: TuneOptions, report: Path) -> ProgramRe
         kernel.schedule(outcome.member),
         outcome.tuned_ms,
         outcome.gain,
+        search.control_ms,
         tuple(_rows(search)),
         tuple((arguments_of(member), reason) for member, reason in search.refusals.items()),
         search.task.device,
