@@ -20,10 +20,19 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
 const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // the values of LIMITS that every adapter offers
-const BYTE_PRODUCTS = "packed_4x8_integer_dot_product"; // the feature of WGSL, the language, that has dot4I8Packed
-const DOT4 =
-  "\nfn dot4I8Packed(a: u32, b: u32) -> i32 { return dot(signed_bytes(a), signed_bytes(b)); }" +
-  "\nfn signed_bytes(word: u32) -> vec4i { return bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u); }\n";
+const BYTE_PRODUCTS = "packed_4x8_integer_dot_product"; // the feature of WGSL, the language, that has these functions
+const DOT4 = /** @type {const} */ ([
+  [
+    "dot4I8Packed(",
+    "\nfn dot4I8Packed(a: u32, b: u32) -> i32 { return dot(signed_bytes(a), signed_bytes(b)); }" +
+      "\nfn signed_bytes(word: u32) -> vec4i { return bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u); }\n",
+  ],
+  [
+    "dot4U8Packed(",
+    "\nfn dot4U8Packed(a: u32, b: u32) -> u32 { return dot(unsigned_bytes(a), unsigned_bytes(b)); }" +
+      "\nfn unsigned_bytes(word: u32) -> vec4u { return (vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u); }\n",
+  ],
+]);
 
 /**
  * The limits that the program needs beyond the defaults. If its sizes depend on symbols, it gets all that the adapter offers.
@@ -236,8 +245,9 @@ export class Kernels {
   async #pipeline(entryPoint, layout, sections) {
     const { device } = this;
     const text = withSections(this.modules.get(entryPoint) ?? "", sections);
-    const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS) || !text.includes("dot4I8Packed(");
-    const code = isComplete ? text : text + DOT4;
+    const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS);
+    const missing = isComplete ? [] : DOT4.filter(([call]) => text.includes(call));
+    const code = missing.reduce((code, [, definition]) => code + definition, text);
     const module = device.createShaderModule({ code });
     return device
       .createComputePipelineAsync({

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Expr, Var
+from webmlc.core.instruction import InstructionCall
 from webmlc.core.rewrite import variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.count_work import buffer_bytes
@@ -176,10 +177,10 @@ class _Counting:
             match node:
                 case Load(buffer=buffer, indices=indices):
                     self.access("load", buffer, indices, times)
-                case Call(op=op):
+                case Call() | InstructionCall():
                     self.add("vector operations" if node.lanes > 1 else "scalar operations", times)
-                    if op in SCALAR_OPERATORS and SCALAR_OPERATORS[op].cost > 1:
-                        self.add("expensive operations", times * SCALAR_OPERATORS[op].cost)
+                    if (cost := _cost(node)) > 1:
+                        self.add("expensive operations", times * cost)
 
     def access(self, kind: str, buffer: Buffer, indices: tuple[Expr, ...], times: float) -> None:
         """Count a load or a store."""
@@ -191,6 +192,16 @@ class _Counting:
         self.add(
             f"bytes {'loaded' if kind == 'load' else 'stored'}", times * lanes * buffer.dtype.bytes
         )
+
+
+def _cost(node: Call | InstructionCall) -> int:
+    """The cost of an operator. An instruction costs as much as the operators of its meaning that
+    are no additions.
+    """
+    if isinstance(node, Call):
+        return SCALAR_OPERATORS[node.op].cost if node.op in SCALAR_OPERATORS else 1
+    calls = (part for part in walk(node.instruction.meaning) if isinstance(part, Call))
+    return sum(cost for cost in map(_cost, calls) if cost > 1)
 
 
 def _range(value: Expr, ranges: Mapping[Var, Interval]) -> Interval:
