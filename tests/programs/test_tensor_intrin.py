@@ -107,7 +107,7 @@ def schedule_of(row: Intrinsic, target: Device) -> tir.Schedule:
 ROWS = [
     (name, text.device)
     for name, row in INTRINSICS.items()
-    if row.instruction is not None
+    if row.instruction is not None and not row.instruction.folds
     for text in row.instruction.texts
 ]
 
@@ -386,6 +386,61 @@ def test_an_instruction_of_scalars(target: Device) -> None:
     c = np.zeros(64, np.int32)
     compiled(a, c)
     np.testing.assert_array_equal(c, np.bitwise_count(a.view(np.uint32)))
+
+
+@kernel
+def row_sums(A: T.Buffer((8, 256)), C: T.Buffer((8,))):
+    for i, k in T.grid(8, 256):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + A[vi, vk]
+
+
+def shared_sums(machine: str | None = None) -> tuple[tir.Schedule, str]:
+    """The sums of rows by 64 threads each, which put their parts into workgroup memory: the block
+    that adds the parts in a register.
+    """
+    schedule = tir.Schedule(row_sums, machine)
+    copy = schedule.cache_write("C", "local")
+    row, k = schedule.get_loops("C")
+    _, part = schedule.split(k, factors=[None, 64])
+    parts = schedule.rfactor(part, -1)
+    row = schedule.get_loops(copy)[0]
+    schedule.compute_at("C", row)
+    schedule.compute_at(parts, row)
+    schedule.set_scope(parts, "shared")
+    thread, step = schedule.get_loops(parts)[-2:]
+    schedule.decompose_reduction(parts, step)
+    schedule.bind(thread, "threadIdx.x")
+    schedule.bind(row, "blockIdx.x")
+    schedule.decompose_reduction("C", schedule.get_loops("C")[-1])
+    return schedule, "C"
+
+
+def test_the_threads_of_a_subgroup_share_a_sum() -> None:
+    schedule, block = shared_sums()
+    schedule.tensorize(block, "subgroupAdd")
+    compiled = webmlc.compile(schedule, target="webgpu")
+    assert "subgroupAdd(part)" in compiled.texts["kernels.subgroups.wgsl"]
+    assert "subgroupAdd" not in compiled.texts["kernels.gpu.wgsl"]
+    a, c = random_array((8, 256), np.dtype(np.float32)), np.zeros(8, np.float32)
+    for compute in (compiled, schedule.program):
+        compute(a, c)
+        np.testing.assert_allclose(c, a.sum(1), rtol=1e-4, atol=1e-5)
+
+
+def test_what_threads_may_not_share_is_refused() -> None:
+    schedule, block = shared_sums("gpu")
+    assert refusal(schedule, block, "subgroupAdd") == (
+        "'subgroupAdd' needs the feature 'subgroups', which the machine 'gpu' lacks"
+    )
+    schedule, block = shared_sums("subgroups")
+    assert refusal(schedule, block, "subgroupMax") == "block 'C' is no fold by 'max'"
+    assert refusal(schedule, block, "subgroupAdd.int32").endswith("folds int32, not float32")
+    plain = tir.Schedule(row_sums)
+    assert "does not fold shared values into a local one" in refusal(plain, "C", "subgroupAdd")
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Instruction:
     - `lanes`: the lanes of the operands in the texts: 1, or the lanes of a vector.
     - `sum`: the name of an accumulator. Texts with `{sum}` add their result to it. A call returns
       the result without the accumulator, and a printer joins the call with the addition around it.
+    - `folds`: the text folds the values of the threads of a subgroup, which then share the
+      iterations of the loop around a call. The meaning is the operand, one term of the fold.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Instruction:
     lanes: int
     texts: tuple[Text, ...] = ()
     sum: str | None = None
+    folds: bool = False
 
     def text(self, device: str) -> Text | None:
         """The text for a device, or `None` if it has none."""

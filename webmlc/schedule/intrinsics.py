@@ -14,12 +14,14 @@ The operands of a row whose name ends with `.words` are packed words of bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from webmlc.core.instruction import INSTRUCTIONS, Instruction, Text
-from webmlc.loops.ir import LoopFunction
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Var
+from webmlc.core.instruction import INSTRUCTIONS, Instruction, InstructionCall, Text
+from webmlc.loops.ir import LoopFunction, Store, inside_loops
 from webmlc.loops.text import parse_function
-from webmlc.schedule.describe_instruction import describe_instruction, nest_of
+from webmlc.schedule.describe_instruction import describe_instruction, nest, nest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,21 @@ def intrinsic_of_texts(name: str, description: LoopFunction, *texts: Text) -> In
     semantics = nest_of(description)
     instruction, implementation = describe_instruction(name, semantics, texts)
     return Intrinsic(name, semantics, implementation, instruction)
+
+
+def intrinsic_of_fold(name: str, description: LoopFunction, text: Text) -> Intrinsic:
+    """The intrinsic of an instruction that folds the values of the threads of a subgroup. The
+    description is a loop with one update of the first element of its output.
+    """
+    semantics = nest_of(description)
+    loops, store = nest(semantics.body)
+    assert isinstance(store, Store) and isinstance(store.value, Call)  # of the rows below
+    result, term = store.value.args
+    operand = Var("A", term.dtype)
+    instruction = Instruction(name, (operand,), operand, 1, (text,), folds=True)
+    value = replace(store.value, args=(result, InstructionCall(instruction, (term,))))
+    body = inside_loops(loops, replace(store, value=value))
+    return Intrinsic(name, semantics, replace(semantics, body=body), instruction)
 
 
 def add_intrinsic(row: Intrinsic) -> None:
@@ -240,3 +257,39 @@ _add(
 """,
     Text("webgpu", _DOT4.replace("I8", "U8")),
 )
+
+# -- folds of subgroups --------------------------------------------------------------------------
+
+# By operator: the function of WGSL for floats and for integers. A name with an underscore is a
+# function of ours, which keeps a NaN.
+_FOLDS = {
+    "add": ("subgroupAdd", "subgroupAdd"),
+    "mul": ("subgroupMul", "subgroupMul"),
+    "max": ("subgroup_maximum", "subgroupMax"),
+    "min": ("subgroup_minimum", "subgroupMin"),
+    "relaxed_max": ("subgroupMax", None),
+}
+_FOLDED_TYPES = (DType.float32, DType.int32, DType.uint32)
+
+
+def fold_name(op: str, dtype: DType) -> str:
+    """The name of the intrinsic that folds values of a type by an operator."""
+    ending = "" if dtype is DType.float32 else f".{dtype}"
+    words = "".join(word.capitalize() for word in op.split("_"))
+    return f"subgroup{words}{ending}"
+
+
+for _op, _names in _FOLDS.items():
+    for _dtype in _FOLDED_TYPES:
+        _function = _names[0 if _dtype.is_float else 1]
+        if _function is not None:
+            _description = _kernel(
+                f'A: T.Buffer((32,), "{_dtype}"), C: T.Output((), "{_dtype}")',
+                f"""\
+    for u in range(32):
+        C[()] = T.{_op}(C[()], A[u])
+""",
+            )
+            _text = Text("webgpu", f"{_function}({{A}})", "subgroups")
+            _fold = fold_name(_op, _dtype)
+            add_intrinsic(intrinsic_of_fold(_fold, _description, _text))

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
+from webmlc.core.dtypes import DType
 from webmlc.core.machine import SUBGROUPS, WEBGPU
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
+from webmlc.schedule.intrinsics import fold_name
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
@@ -36,17 +38,24 @@ def fold(A: T.Buffer((64,), "{dtype}"), C: T.Output((64,), "{dtype}")):
             C[t] = R[()]
 """
 UPDATES: dict[str, tuple[str, str, np.ufunc]] = {
-    "sum": ("R[()] + S[u]", "subgroupAdd", np.add),
-    "product": ("R[()] * S[u]", "subgroupMul", np.multiply),
-    "largest": ("T.max(R[()], S[u])", "subgroupMax", np.maximum),
-    "smallest": ("T.min(R[()], S[u])", "subgroupMin", np.minimum),
+    "sum": ("add", "subgroupAdd", np.add),
+    "product": ("mul", "subgroupMul", np.multiply),
+    "largest": ("max", "subgroupMax", np.maximum),
+    "smallest": ("min", "subgroupMin", np.minimum),
 }
-"""The update of a fold, the operation of a subgroup that it becomes, and what it means."""
+"""The operator of a fold, the operation of a subgroup that it becomes, and what it means."""
 
 
 def fold(update: str, dtype: str, head: str = "for u in range(64):") -> LoopFunction:
     """A kernel whose threads all fold what they have in workgroup memory."""
-    return parse_function(FOLD.format(update=UPDATES[update][0], dtype=dtype, head=head))
+    line = update_by(UPDATES[update][0], "S[u]", dtype)
+    return parse_function(FOLD.format(update=line, dtype=dtype, head=head))
+
+
+def update_by(op: str, term: str, dtype: str) -> str:
+    """The update of a fold, whose term calls the instruction."""
+    name = fold_name(op, DType(dtype))
+    return f'T.{op}(R[()], T.call_intrin("{name}", {term}))'
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
@@ -79,7 +88,7 @@ def test_a_nan_is_not_lost(update: str, place: int) -> None:
 ])  # fmt: skip
 def test_no_subgroup_runs_where_threads_differ(head: str) -> None:
     lines = head.split("\n")
-    text = FOLD.format(update=UPDATES["sum"][0], dtype="float32", head=head)
+    text = FOLD.format(update=update_by("add", "S[u]", "float32"), dtype="float32", head=head)
     if len(lines) > 1:
         text = text.replace("                R[()] = R", "                 R[()] = R")
     function = parse_function(text)
@@ -89,7 +98,7 @@ def test_no_subgroup_runs_where_threads_differ(head: str) -> None:
 @pytest.mark.parametrize("value", ["S[(u + t) % 64]", "S[u] + A[u]", "S[u] * R[()]"])
 def test_no_subgroup_folds_what_differs_between_threads(value: str) -> None:
     head = "for u in range(64):"
-    text = FOLD.format(update=f"R[()] + {value}", dtype="float32", head=head)
+    text = FOLD.format(update=update_by("add", value, "float32"), dtype="float32", head=head)
     shaders = emit_shaders({"fold": parse_function(text)}, features=FEATURES)
     assert "subgroup" not in shaders.text
 

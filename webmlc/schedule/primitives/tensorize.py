@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.instruction import InstructionCall
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, prove_equal, simplify
 from webmlc.loops.ir import (
@@ -21,6 +22,7 @@ from webmlc.loops.ir import (
     Store,
     grid,
     inside_loops,
+    loads_in,
     map_accesses,
     map_statements,
     substitute_statement,
@@ -37,7 +39,7 @@ from webmlc.schedule.match_intrinsic import (
     match_intrinsic,
 )
 from webmlc.schedule.regions import Scan, relax
-from webmlc.schedule.tree import Intervals, loop_names, loops_of
+from webmlc.schedule.tree import Intervals, Path, loop_names, loops_of
 
 
 def blockize(edit: Edit, loop: str) -> str:
@@ -187,6 +189,8 @@ def _require_machine(edit: Edit, row: Intrinsic, nest: str) -> None:
 
 
 def _tensorize_loop(edit: Edit, loop: str, row: Intrinsic) -> str:
+    if row.instruction is not None and row.instruction.folds:
+        edit.refuse(f"{row.name!r} folds the values of a block: tensorize the block", loop)
     before = edit.function
     name = blockize(edit, loop)
     path, outer = edit.block(name)
@@ -220,12 +224,42 @@ def _tensorize_block(edit: Edit, name: str, row: Intrinsic) -> str:
     if lanes > 1 and not any(divides(lanes, loop.extent, {}) for loop in vectors):
         reason = f"block {name!r} is in no vectorized loop of a multiple of {lanes} iterations"
         edit.refuse(reason, name)
-    value = call_instruction(store.value, instruction)
+    if instruction.folds:
+        value = _folded(edit, path, block, row)
+    else:
+        value = call_instruction(store.value, instruction)
     if value is store.value:
         lane = f"one lane of {row.name!r} computes {instruction.meaning}"
         edit.refuse(f"{lane}, which is no part of the value of block {name!r}", name)
     edit.put(path, replace(block, body=replace(store, value=value), intrinsic=row.name))
     return name
+
+
+def _folded(edit: Edit, path: Path, block: Block, row: Intrinsic) -> Expr:
+    """The value of a fold, whose terms the threads of a subgroup share. Refuses terms that threads
+    may not share: all threads fold the same values of workgroup memory into a register.
+    """
+    store, (_, pattern) = block.body, nest_of_loops(row.semantics.body)
+    assert isinstance(store, Store) and isinstance(pattern, Store)  # of the callers and the rows
+    assert isinstance(pattern.value, Call) and row.instruction is not None
+    op, result = pattern.value.op, Load(store.buffer, store.indices)
+    match store.value:
+        case Call(op=other, args=(first, last)) if other == op and result in (first, last):
+            term = last if first == result else first
+        case _:
+            edit.refuse(f"block {block.name!r} is no fold by {op!r}", block.name)
+    if term.dtype != pattern.buffer.dtype:
+        reason = f"{row.name!r} folds {pattern.buffer.dtype}, not {term.dtype}"
+        edit.refuse(reason, block.name)
+    loops = loops_of(path)
+    scopes = {load.buffer.scope for load in loads_in(term)}
+    if scopes != {"shared"} or store.buffer.scope != "local":
+        reason = f"block {block.name!r} does not fold shared values into a local one"
+        edit.refuse(reason, block.name)
+    if not loops or loops[-1].kind != "serial" or path[-2] is not loops[-1]:
+        edit.refuse(f"block {block.name!r} is in no serial loop of its own", block.name)
+    call = InstructionCall(row.instruction, (term,))
+    return Call(op, (result, call), store.value.dtype)
 
 
 def _written(

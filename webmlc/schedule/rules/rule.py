@@ -23,7 +23,7 @@ from webmlc.core.machine import Gpu, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.thread_iterations import longest_thread
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.byte_products import tensorize_byte_products
+from webmlc.schedule.rules.instructions import tensorize_blocks
 from webmlc.schedule.rules.space import Product
 from webmlc.schedule.schedule import Schedule
 
@@ -147,7 +147,7 @@ class Match:
         """The schedule of some parameters. Raises `ScheduleError` if a primitive refuses a step."""
         schedule = Schedule(self.function)
         self.rule.build(schedule, self.facts, parameters)
-        tensorize_byte_products(schedule, self.machine)
+        tensorize_blocks(schedule, self.machine)
         return schedule
 
     def default_schedule(self) -> Schedule:

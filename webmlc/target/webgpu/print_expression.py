@@ -117,6 +117,8 @@ class ExpressionPrinter:
                 if dtype not in FROM_BITS or op in _EXACT:
                     return result
                 return self.rounded(result, dtype, node.lanes)
+            case InstructionCall(instruction=Instruction(folds=True)):
+                return parts[0]  # a thread of a loop that a subgroup does not share
             case InstructionCall():
                 return self.instruction(node, [text for text, _ in parts]), ATOM
             case Cast(value=value, dtype=dtype):

@@ -1,13 +1,15 @@
 """Recognise loops that every thread of a workgroup runs alike, and spell them with subgroups.
 
-In: a serial loop of a lowered kernel, and the variables that differ between its threads. Out: the
-fold of the loop, or None for other loops. Each thread folds the same values, which are in workgroup
-memory, into a register. The threads of a subgroup can share the iterations: each thread folds some
-values, and one operation of the subgroup folds the parts.
+In: a serial loop of a lowered kernel, whose terms are calls of an instruction that folds, and the
+variables that differ between its threads. Out: the fold of the loop, or None for other loops. Each
+thread folds the same values, which are in workgroup memory, into a register. The threads of a
+subgroup can share the iterations: each thread folds some values, and one operation of the subgroup
+folds the parts.
 
-    for u in range(128):             var part = 0.0f;
-        S[()] = S[()] + P[u]    ->   for (var u = lane; u < 128; u += lanes) { part += P[u]; }
-                                     S += subgroupAdd(part);
+    for u in range(128):                         var part = 0.0f;
+        S[()] = S[()] + T.call_intrin(      ->   for (var u = lane; u < 128; u += lanes) {
+                    "subgroupAdd", P[u])             part += P[u]; }
+                                                 S += subgroupAdd(part);
 
 Here `lane` is the number of the subgroup's threads before this thread, and `lanes` is the number of
 all its threads. So a subgroup may have any size, and any threads of the workgroup in any order.
@@ -19,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call
+from webmlc.core.instruction import InstructionCall
+from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import variables
 from webmlc.graph.compute import identity
 from webmlc.loops.ir import For, Load, Store, loads_in
@@ -44,43 +47,28 @@ MIN_ITERATIONS = 8
 """The fewest iterations that a subgroup shares. An operation of a subgroup costs about as much as 8
 iterations (derived: it takes a step for each doubling of the lanes, up to 8 to 64 lanes)."""
 
-FOLDS: dict[str, tuple[str, str]] = {
-    "add": ("subgroupAdd", "subgroupAdd"),
-    "mul": ("subgroupMul", "subgroupMul"),
-    "max": ("subgroup_maximum", "subgroupMax"),
-    "min": ("subgroup_minimum", "subgroupMin"),
-    "relaxed_max": ("subgroupMax", "subgroupMax"),
-}
-"""The operation of a subgroup for each operator: of floats, and of integers. A name with an
-underscore is a helper of ours, which keeps a NaN."""
-
-_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
-"""The types that subgroups fold."""
-
 
 @dataclass(frozen=True, slots=True)
 class SubgroupFold:
-    """A fold of `value`, for `var` from 0 to `count - 1`, into `result` by `op`."""
+    """A fold of `value`, for `var` from 0 to `count - 1`, into `result` by `op`. A subgroup folds
+    the parts of its threads by `function`.
+    """
 
     var: Var
     count: int
     op: str
     result: Load
     value: Expr
+    function: str
 
     @property
     def identity(self) -> Expr:
         """The value that each thread starts from."""
         return identity(self.op, self.value.dtype)
 
-    @property
-    def function(self) -> str:
-        """The operation of a subgroup."""
-        return FOLDS[self.op][0 if self.value.dtype.is_float else 1]
-
 
 def subgroup_fold(loop: For, differing: Set[Var]) -> SubgroupFold | None:
-    """The fold of a loop whose iterations the threads of a subgroup may share; `None` for other
+    """The fold of a loop whose iterations the threads of a subgroup share; `None` for other
     loops. The `differing` variables have other values in other threads.
     """
     count = as_int(loop.extent)
@@ -90,11 +78,17 @@ def subgroup_fold(loop: For, differing: Set[Var]) -> SubgroupFold | None:
         case Store(
             buffer=buffer,
             indices=indices,
-            value=Call(op=op, args=(Load() as result, value)),
-        ) if op in FOLDS and result == Load(buffer, indices):
+            value=Call(
+                op=op,
+                args=(Load() as result, InstructionCall(instruction=row) as term)
+                | (InstructionCall(instruction=row) as term, Load() as result),
+            ),
+        ) if row.folds and result == Load(buffer, indices):
+            text, (value,) = row.text(Gpu.device), term.args
             is_in_register = buffer.scope == "local" and loop.var not in variables(result)
-            if is_in_register and value.dtype in _DTYPES and _is_common(value, differing):
-                return SubgroupFold(loop.var, count, op, result, value)
+            if text is not None and is_in_register and _is_common(value, differing):
+                function, _, _ = text.text.partition("(")
+                return SubgroupFold(loop.var, count, op, result, value, function)
     return None
 
 

@@ -1,9 +1,9 @@
-"""Byte products: the last step of a rule, which puts instructions in the place of dot products.
+"""Instructions: the last step of a rule, which tensorizes the blocks that a machine has them for.
 
-In: the schedule of a rule. Out: the same schedule, in which each block with dot products of packed
-words calls the machine's instruction for them. A machine without such an instruction multiplies
-byte by byte. On machines that unpack words once for a whole tile, this is faster
-(`Gpu.multiplies_words`).
+In: the schedule of a rule. Out: the same schedule, in which blocks call instructions. Dot products
+of packed words become calls of the machine's instruction for them. A machine without such an
+instruction multiplies byte by byte. On machines that unpack words once for a whole tile, this is
+faster (`Gpu.multiplies_words`). Folds of shared values become folds of subgroups.
 
     for j in T.vectorized(8):                            for j in T.vectorized(8):
         C[j] = C[j] + T.dot_u7_i8(A[k], B[k, j])   ->        C[j] = C[j] + T.call_intrin(
@@ -16,7 +16,7 @@ from webmlc.core.expr import Call
 from webmlc.core.machine import Gpu, Machine
 from webmlc.core.rewrite import walk
 from webmlc.loops.ir import Block, Store
-from webmlc.schedule.intrinsics import INTRINSICS, Intrinsic
+from webmlc.schedule.intrinsics import INTRINSICS, Intrinsic, fold_name
 from webmlc.schedule.schedule import Schedule
 
 _ROWS = (
@@ -27,7 +27,13 @@ _ROWS = (
 """The rows for dot products of packed words."""
 
 
-def tensorize_byte_products(schedule: Schedule, machine: Machine) -> None:
+def tensorize_blocks(schedule: Schedule, machine: Machine) -> None:
+    """Let the blocks of a schedule call the instructions of a machine."""
+    _tensorize_byte_products(schedule, machine)
+    _tensorize_folds(schedule, machine)
+
+
+def _tensorize_byte_products(schedule: Schedule, machine: Machine) -> None:
     """Let each block of a schedule call the machine's instructions for dot products of words."""
     if isinstance(machine, Gpu) and not machine.multiplies_words:
         return
@@ -38,6 +44,19 @@ def tensorize_byte_products(schedule: Schedule, machine: Machine) -> None:
                     "tensorize", name, row.name
                 ):
                     schedule.tensorize(name, row.name)
+
+
+def _tensorize_folds(schedule: Schedule, machine: Machine) -> None:
+    """Let the threads of subgroups share the folds of shared values."""
+    for name in schedule.blocks():
+        store = schedule.block(name).body
+        if not isinstance(store, Store) or not isinstance(store.value, Call):
+            continue
+        fold = INTRINSICS.get(fold_name(store.value.op, store.value.dtype))
+        if fold is None or not _runs_on(fold, machine):
+            continue
+        if schedule.allows("tensorize", name, fold.name):
+            schedule.tensorize(name, fold.name)
 
 
 def _runs_on(row: Intrinsic, machine: Machine) -> bool:
