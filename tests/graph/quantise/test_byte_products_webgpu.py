@@ -200,7 +200,7 @@ LOAD = """async ({ x, lacks }) => {
   const model = await load("/model/", { device: "webgpu" });
   const input = { dtype: "int8", shape: [x.length, x[0].length], data: Int8Array.from(x.flat()) };
   const { y } = await model.run({ x: input });
-  return { y: Array.from(y.data), defined: texts.some((t) => t.includes("fn dot4I8Packed")) };
+  return { y: Array.from(y.data), defined: texts.some((t) => t.includes("fn dot4I8Packed(")) };
 }"""
 
 
