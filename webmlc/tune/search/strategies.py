@@ -28,8 +28,10 @@ from webmlc.core.errors import UserError
 from webmlc.schedule.rules.space import Space, leaves_of
 from webmlc.tune.search.cost_model import FEWEST, CostModel, OnlineCostModel
 
-POPULATION = 16
-"""Members of a generation of `evolve`: 12 generations in 200 measurements."""
+POPULATION = 8
+"""Members of a generation of `evolve`: as many as a trial. Of 24 searches of 64 measurements, with
+times that trees learned from 1,042 schedules of a product, 17 came within 5 % of the schedule by
+hand; with 16 members, 9 did (`benchmarks/program_search.py` measured the schedules, 2026-11-30)."""
 RACE_MEMBERS = 96
 """A space with at most this many members is raced: all are measured in about twelve trials."""
 ASKS = 20
