@@ -14,6 +14,8 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -42,11 +44,12 @@ Step = Callable[[], Schedule]
 
 def run_lesson(lesson: str) -> dict[str, Any]:
     """The names of a lesson and their values: `mm_relu`, and `steps`, its schedules by name. The
-    lesson runs, so its own checks of every step pass first.
+    lesson runs without its output, so its own checks of every step pass first.
     """
     sys.path.insert(0, str(COURSE))
     try:
-        return runpy.run_path(str(COURSE / f"{lesson}.py"))
+        with redirect_stdout(StringIO()):
+            return runpy.run_path(str(COURSE / f"{lesson}.py"))
     finally:
         sys.path.remove(str(COURSE))
 
