@@ -46,7 +46,7 @@ class Rule(Generic[F, P, M]):
     many results has enough threads, and the depth of other products is divided before
     (`target.factor_reductions`). If a rule `needs_proof`, facts alone cannot tell what can be
     built: a kernel is of its class, and a choice a member of its space, only if primitives accept
-    every step.
+    every step. If they refuse a step of the default, `weaker` may return facts that permit less.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Rule(Generic[F, P, M]):
     build: Callable[[Schedule, F, P], None]
     is_product: bool = False
     needs_proof: bool = False
+    weaker: Callable[[F], F | None] = lambda _: None
 
 
 AnyRule = Rule[Any, Any, Any]
@@ -165,21 +166,29 @@ def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machi
     """
     longer: list[Match] = []
     for rule in rules:
-        facts = rule.match(function, machine)
-        if facts is None:
+        match = _match_with_schedule(rule, function, machine)
+        if match is None:
             continue
+        if match.is_bounded or rule.is_product:
+            return match
+        longer.append(match)
+    return min(longer, key=lambda match: match.iterations, default=None)
+
+
+def _match_with_schedule(rule: AnyRule, function: LoopFunction, machine: Machine) -> Match | None:
+    """The match of a rule with its default schedule, by the strongest facts that build one."""
+    facts = rule.match(function, machine)
+    while facts is not None:
         match = Match(function, rule, facts, machine)
         build = match.attempt if match.needs_proof else match.build
         try:
             schedule = build(match.default())
         except ScheduleError:
+            facts = rule.weaker(facts)
             continue
         iterations = longest_thread(schedule.function) if isinstance(machine, Gpu) else 0
-        match = replace(match, built=schedule, iterations=iterations)
-        if match.is_bounded or rule.is_product:
-            return match
-        longer.append(match)
-    return min(longer, key=lambda match: match.iterations, default=None)
+        return replace(match, built=schedule, iterations=iterations)
+    return None
 
 
 def accepts(steps: Callable[[], object]) -> bool:

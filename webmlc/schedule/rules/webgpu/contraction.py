@@ -36,7 +36,7 @@ from webmlc.schedule.analysis import (
     stride,
 )
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import divisors, unroll_factor
 from webmlc.schedule.rules.tiling.nests import (
@@ -133,17 +133,16 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
         may_overlap=machine.compiles_slowly,
     )
-    facts = replace(facts, quad_rows=quad_rows(facts, machine))
-    if facts.quad_rows and not _builds(facts, machine):
-        facts = replace(facts, quad_rows=0)
-    if function.symbols and not _builds(facts, machine):
-        facts = replace(facts, can_share=False)
-    return facts
+    return replace(facts, quad_rows=quad_rows(facts, machine))
 
 
-def _builds(facts: Facts, machine: Gpu) -> bool:
-    """True if primitives build the default schedule."""
-    return accepts(lambda: build(Schedule(facts.function), facts, default(facts, machine)))
+def weaker(facts: Facts) -> Facts | None:
+    """The facts without quads, else without threads that divide a reduction."""
+    if facts.quad_rows:
+        return replace(facts, quad_rows=0)
+    if facts.function.symbols and facts.can_share:
+        return replace(facts, can_share=False)
+    return None
 
 
 def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
@@ -441,4 +440,6 @@ def _tile(
     return Threads(rows, columns, unrolled, vectors, reduced)
 
 
-CONTRACTION = Rule("contraction", match, space, default, build, is_product=True, needs_proof=True)
+CONTRACTION = Rule(
+    "contraction", match, space, default, build, is_product=True, needs_proof=True, weaker=weaker
+)
