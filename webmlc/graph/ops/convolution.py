@@ -104,6 +104,8 @@ def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
     """The windows of the convolution that this node transposes, and the output's spatial sizes."""
     kernel, inputs = kernel_of(context), context.shape(0)[2:]
     rank = len(inputs)
+    if rank == 0:
+        raise NotSupportedError("a kernel of shape [] over rank 2")
     strides = tuple(context.attribute("strides", (1,) * rank))
     dilations = tuple(context.attribute("dilations", (1,) * rank))
     output_padding = tuple(context.attribute("output_padding", (0,) * rank))

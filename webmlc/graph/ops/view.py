@@ -215,6 +215,8 @@ def _tile(context: Context, x: Tensor, *_: Tensor) -> Tensor:
 def _concat_type(context: Context) -> TensorType:
     axis, count = context.axis(0), len(context.node.inputs)
     shape = list(context.shape(0))
+    if not shape:
+        raise NotSupportedError("scalars have no axis to concatenate: unsqueeze them first")
     for i in range(1, count):
         part_shape = context.shape(i)
         if len(part_shape) != len(shape):
