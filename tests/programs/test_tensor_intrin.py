@@ -260,7 +260,7 @@ def check_product(schedule: tir.Schedule, target: Device, transposed: bool = Fal
         c = np.zeros((32, 48), np.float32)
         compute(a, b, c)
         np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-4)
-    assert tir.replay(schedule.origin, schedule.trace) == schedule.function
+    assert tir.replay(schedule.origin, schedule.trace) == schedule.program
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -347,7 +347,7 @@ def test_a_tensorized_script_parses_again() -> None:
     schedule.tensorize(j1, "my.madd")
     assert 'T.call_intrin("my.madd", ' in str(schedule)
     assert webmlc.from_source(str(schedule)).function == schedule.function
-    assert tir.replay(matmul.function, schedule.trace) == schedule.function
+    assert tir.replay(matmul, schedule.trace) == schedule.program
 
 
 @kernel

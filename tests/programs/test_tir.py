@@ -46,7 +46,7 @@ def check(schedule: tir.Schedule) -> None:
     c = np.empty((16, 16), np.float32)
     run(schedule.function, {"A": a, "B": b, "C": c})
     np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
-    assert tir.replay(tir.Schedule(mm_relu).function, schedule.trace) == schedule.function
+    assert tir.replay(mm_relu, schedule.trace) == schedule.program
 
 
 def test_the_steps_of_the_course() -> None:
@@ -152,4 +152,26 @@ def test_a_schedule_keeps_the_program_that_it_starts_from() -> None:
     schedule = tir.Schedule(mm_relu)
     schedule.split("i", [None, 4])
     assert schedule.copy().origin is schedule.origin
-    assert tir.replay(schedule.origin, schedule.trace) == schedule.function
+    assert tir.replay(schedule.origin, schedule.trace) == schedule.program
+
+
+def test_mistakes_of_a_first_schedule_say_what_to_write() -> None:
+    schedule = tir.Schedule(mm_relu)
+    with pytest.raises(tir.ScheduleError, match=r"a list, one for each new loop, .* \[None, 4\]"):
+        schedule.split("j", 4)  # type: ignore[arg-type]
+    schedule.vectorize(schedule.get_loops("C")[-1])
+    with pytest.raises(tir.ScheduleError, match="loop 'j_1' is already vectorized"):
+        schedule.vectorize(schedule.get_loops("C")[-1])
+    with pytest.raises(UserError, match="not a Schedule: pass schedule.program"):
+        schedule.mod.with_kernel("mm_relu", schedule)  # type: ignore[arg-type]
+
+
+def test_a_replayed_trace_is_a_program_that_runs() -> None:
+    schedule = tir.Schedule(mm_relu)
+    schedule.vectorize(schedule.get_loops("C")[-1])
+    replayed = tir.replay(mm_relu, schedule.trace)
+    assert replayed == schedule.program
+    a, b = np.ones((2, 16, 16), np.float32)
+    c = np.empty((16, 16), np.float32)
+    replayed(a, b, c)
+    np.testing.assert_array_equal(c, np.full((16, 16), 16, np.float32))

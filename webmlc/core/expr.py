@@ -109,7 +109,9 @@ class Expr:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"an expression has no truth value; compare with .equals or prove it: {self}"
+            "an expression has no truth value, which Python's max, min, if, and, and or ask for: "
+            f"{self}. Write max, min or if_then_else of te or T; == compares only structure, and "
+            "equals compares values"
         )
 
     def __str__(self) -> str:

@@ -40,7 +40,10 @@ class IRModule:
         return iter(self.functions)
 
     def with_kernel(self, name: str, program: Program) -> IRModule:
-        """The module with another program for a kernel, such as `schedule.mod[name]`."""
+        """The module with another program for a kernel, such as `schedule.program`."""
+        if not isinstance(program, Program):
+            kind = type(program).__name__
+            raise UserError(f"a module takes programs, not a {kind}: pass schedule.program")
         old = self[name].function
         if [(b.dtype, b.shape) for b in old.params] != [
             (b.dtype, b.shape) for b in program.function.params

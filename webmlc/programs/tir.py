@@ -39,7 +39,6 @@ from webmlc.programs.script import Program
 from webmlc.programs.tensor_intrin import TensorIntrin
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.schedule import Schedule as _Schedule
-from webmlc.schedule.schedule import replay
 from webmlc.schedule.trace import Step
 
 __all__ = [
@@ -194,8 +193,11 @@ class Schedule(_Schedule):
         self, loop: str, factors: Sequence[int | None], preserve_unit_iters: bool = True
     ) -> tuple[str, ...]:
         """Split a loop into a nest of `factors` iterations, of which one may be None; returns the
-        new loops.
+        new loops. Raises `ScheduleError` if `factors` is a number.
         """
+        if isinstance(factors, int):
+            reason = f"the factors are a list, one for each new loop, such as [None, {factors}]"
+            raise ScheduleError("split", reason, self.function, loop)
         return super().split(loop, factors)
 
     def bind(self, loop: str, thread_axis: str) -> None:
@@ -218,6 +220,15 @@ class Schedule(_Schedule):
     def apply_trace(self, trace: Iterable[Mapping[str, Any] | Step]) -> None:
         """Apply the steps of a trace, which is plain data."""
         self.follow(trace)  # type: ignore[arg-type]
+
+
+def replay(program: Program | LoopFunction | IRModule, trace: Iterable[Step]) -> Program:
+    """The program that the steps of `trace` make of `program`. Raises `ScheduleError` if a step
+    cannot be applied.
+    """
+    schedule = Schedule(program)
+    schedule.follow(trace)
+    return schedule.program
 
 
 def perfect_tiles(

@@ -108,6 +108,8 @@ class Edit:
         """Refuse a loop that has a kind."""
         if loop.kind != "serial":
             kind, name = loop.kind.replace("_", " "), loop.var.name
+            if kind.startswith(self.primitive):
+                self.refuse(f"loop {name!r} is already {kind}", name)
             self.refuse(f"loop {name!r} is {kind}; {self.primitive} it before that", name)
 
     def require_data_parallel(self, loop: For) -> None:
