@@ -6,6 +6,9 @@
 #
 # This lesson writes two small steps in four ways: with numpy, as an expression, as a program with loops, and as the WebAssembly text
 # that a browser runs.
+#
+# `webmlc` is the compiler. `T` is its language of programs, `te` has expressions, and `tir` has schedules, which lesson 2 explains.
+# `show` is the file `docs/course/show.py`, which draws the pictures. [The course](README.md) says how to run a lesson.
 
 # %%
 import time
@@ -78,7 +81,8 @@ print(program)
 # - `T.Buffer` is an array of the caller. The caller also brings the array for the result (`T.Output`).
 # - `for i in range(...)` is the loop that numpy hides.
 # - `T.block` is the unit that a compiler moves around. Its axis `v_i` says which element the block computes.
-# - `T.axis.spatial` says: each value of this axis writes another element. So all of them may run at the same time.
+# - `T.axis.remap("S", [i])` makes the axis from the loop `i`. `S` means **spatial**: each value of the axis writes another element. So all
+#   of them may run at the same time.
 
 # %%
 draw_loops(program)
@@ -86,7 +90,9 @@ draw_loops(program)
 # %% [markdown]
 # ## The same as a script
 #
-# You can write the program yourself. A kernel looks like Python, but Python never executes it. webmlc reads its source.
+# You can write the program yourself. A program for one step is also called a **kernel**. It looks like Python, but Python never executes
+# it. webmlc reads its source. It sees which arrays the kernel writes, so `T.Buffer` is enough for the result, too.
+# `T.axis.spatial(n, i)` is the long form of `T.axis.remap("S", [i])`: it also says how many values the axis has.
 
 
 # %%
@@ -108,7 +114,8 @@ draw_loops(vector_add)
 # ## The same as WebAssembly
 #
 # A browser runs **WebAssembly**: a small instruction set that each browser translates to the instructions of the processor.
-# `webmlc.compile` writes it as text. A `Schedule` without steps asks for the loops as they stand.
+# `webmlc.compile` writes it as text. A **schedule** is a list of steps that change loops, before they become WebAssembly. A `Schedule`
+# without steps asks for the loops as they stand. `print_code` prints the part of `as_written.text` that belongs to the kernel.
 
 # %%
 as_written = webmlc.compile(tir.Schedule(vector_add), target="wasm")
@@ -117,19 +124,22 @@ print_code(as_written, "vector_add")
 # %% [markdown]
 # The text is short enough to read:
 #
-# - `$A_p`, `$B_p` and `$C_p` are addresses. An element of `float32` has 4 bytes, so each address grows by 4.
+# - A function of WebAssembly has parameters and local variables. The arrays arrive as three addresses in memory.
+# - `$A_p`, `$B_p` and `$C_p` are the addresses of the next elements. An element of `float32` has 4 bytes, so each address grows by 4.
 # - `f32.load` reads an element, `f32.add` adds two, and `f32.store` writes one.
-# - `br_if` jumps back to the start of the loop until the address of `C` reaches its end.
+# - `br_if` jumps back to the start of the loop until the address of `C` reaches its end, which `$i` holds.
 #
 # Without a schedule, the compiler chooses one by its own rules. Look for `f32x4.add`: one instruction adds four elements. The loop is now
-# a function, of which each thread runs a part; `$parallel` hands the parts out.
+# a function of its own, `$vector_add.0`. Several threads may call it, each for a part of the iterations; `$parallel` hands the parts
+# out. Threads share memory, so the addresses of the arrays wait at fixed places there, such as 320.
 
 # %%
 by_rules = webmlc.compile(vector_add, target="wasm")
 print_code(by_rules, "vector_add")
 
 # %% [markdown]
-# A compiled kernel takes arrays, and writes the last one.
+# A compiled kernel takes arrays, and writes the last one. `time` runs it again and again, on one thread unless you ask for more, and
+# returns the median.
 
 # %%
 by_rules(a, b, c)
@@ -147,7 +157,7 @@ draw_bars({k: v for k, v in milliseconds.items() if k != "Python loop"}, "millis
 # %%
 bytes_moved = 3 * a.nbytes
 for name, ms in milliseconds.items():
-    print(f"{name}: {bytes_moved / ms / 1e6:.1f} GB/s")
+    print(f"{name}: {bytes_moved / ms / 1e6:.3g} GB/s")
 
 # %% [markdown]
 # ## A layer: linear + ReLU
@@ -181,6 +191,9 @@ print(te.create_prim_func([A, B, C], "mm_relu"))
 # - `"SSR"` names the kinds of the three axes: spatial, spatial, reduce. Values along a reduce axis are added up, so they cannot simply
 #   run at the same time.
 # - `T.init` is what an element starts from.
+#
+# `T.max` and `te.max` are the functions for kernels and expressions. Python's `max` and numpy's `maximum` need numbers, and an expression
+# has none yet.
 
 
 # %%
@@ -206,11 +219,17 @@ def mm_relu(
 draw_loops(mm_relu)
 
 # %% [markdown]
-# Compiled as written, the three loops of the product are three `loop`s of WebAssembly.
+# Compiled as written, the three loops of the product are three `loop`s of WebAssembly. `(if (i32.eqz (local.get $k))` is `T.init`. `Y` is
+# temporary memory, and each thread has its own: `$tid` is the number of the thread.
 
 # %%
 as_written = webmlc.compile(tir.Schedule(mm_relu), target="wasm")
 print_code(as_written, "mm_relu", lines=48)
+
+# %% [markdown]
+# Every addition of `float32` rounds its result, so another order of additions gives slightly other sums. One instruction may also
+# multiply and add with one rounding. The comparison with numpy therefore allows a small difference: `rtol` relative to a value, and
+# `atol` for values near zero.
 
 # %%
 by_rules = webmlc.compile(mm_relu, target="wasm")
@@ -241,7 +260,8 @@ te.create_prim_func([small, double])(four, doubled)
 doubled
 
 # %% [markdown]
-# A mistake in a script is one message, which underlines the place. Here a loop runs too far:
+# A mistake in a script is one message, which underlines the place. `webmlc.from_source` reads a kernel from a text, as `webmlc.kernel`
+# reads it from a file. Here a loop runs too far:
 
 # %%
 try:
@@ -269,4 +289,4 @@ except Exception as error:
 # ### Exercise 3
 #
 # Write a linear layer with a bias as a script: `y = max(x @ w + b, 0)`, where `b` has one value for each column. How many blocks does
-# it need? Let `x` have any number of rows: `n = T.symbol("n")`.
+# it need? Let `x` have any number of rows: write `n = T.symbol("n")` above the kernel, and `n` in its shapes and loops.

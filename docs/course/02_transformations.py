@@ -4,7 +4,7 @@
 # A program says what to compute. A **schedule** says in which order, and where the numbers wait meanwhile. This lesson takes one
 # program, and makes it about a hundred times as fast in eight steps. The result stays the same after each step.
 #
-# The program is the layer of lesson 1, a product and ReLU, with 512 rows, 512 columns and 512 products for each element.
+# The program is the layer of lesson 1, a product and ReLU, with 512 rows, 512 columns and 512 multiplications for each element.
 
 # %%
 import numpy as np
@@ -41,7 +41,8 @@ def mm_relu(
 # touches no memory at all. `kernel.time` compares with it: `share` is 1 at the limit. **GFLOPS** are a billion additions or
 # multiplications a second.
 #
-# The dictionary `steps` collects the steps of this lesson, and `measure` runs the newest.
+# The dictionary `steps` collects the steps of this lesson, and `measure` runs the newest. On a machine that also does other work, a step
+# may look slower than the step before it: run it again.
 
 # %%
 rng = np.random.default_rng(0)
@@ -90,7 +91,10 @@ draw_loops(as_written())
 # ## Step 2: the order of the loops
 #
 # `reorder` changes which loop runs inside which. With `j` inside, the program walks along rows of `B` and of `Y`, so it uses each cache
-# line fully. The sums of a row then grow side by side, so `decompose_reduction` first sets all of them to zero in loops of their own.
+# line fully. The sums of a row then grow side by side, so `decompose_reduction` first sets all of them to zero in loops of their own. It moves
+# `T.init` into a new block, `Y_init`.
+#
+# Blocks and loops are names. `get_loops` returns the names of the loops around a block, outermost first.
 
 
 # %%
@@ -113,7 +117,8 @@ print(loop_order())
 # ## Step 3: tiles
 #
 # `B` has 1 MB. The loop over `i` reads all of it for each row, and the fastest cache holds about 32 KB. A **tile** of `B` with 32 rows
-# and 64 columns takes 8 KB. `split` cuts a loop into two, and `reorder` finishes all rows of `A` with one tile before the next tile.
+# and 64 columns takes 8 KB. `split` cuts a loop into two, and `reorder` finishes all rows of `A` with one tile before the next tile. The
+# `factors` are the iterations of the new loops, outermost first; webmlc computes the factor `None`.
 #
 # This step alone may change little. So far the processor spends its time on instructions for single numbers, not on waiting. Tiles pay
 # as soon as the arithmetic is faster.
@@ -159,13 +164,18 @@ kernel = measure("vectorised")
 # ## Step 5: a register tile
 #
 # Each multiplication so far loads a sum from memory, and stores it again. **Registers** are the places inside the processor where
-# numbers cost nothing to reach; WebAssembly has room for about 15 vectors. A tile of 2 rows and 16 columns takes 8 of them. It stays in
-# registers while `k` runs over all 512 products, and is written once.
+# numbers cost nothing to reach; common processors have 16 or 32 for vectors. A tile of 2 rows and 16 columns takes 8 of them. It stays in
+# registers while `k` runs over all 512 multiplications, and is written once.
 #
-# `set_scope` puts `Y` into registers. `unroll` writes the iterations of a short loop one after the other, because a register has no
-# address that a loop could count. `reverse_compute_at` moves block `C` to where the tile is ready. It reads the sums that are still in
-# registers, so this step already **fuses** ReLU with the product. To see what fusion gives, the step first copies the tile out, with
-# `cache_write`, and leaves ReLU in its own loops.
+# Four primitives do this:
+#
+# - `cache_write("Y", "local")` lets block `Y` write into a new array, `Y_local`, in the **scope** `"local"`: registers, or memory of one
+#   thread if an array is too large for them. A new block, whose name it returns, copies `Y_local` to `Y`.
+# - `reverse_compute_at` moves that copy into the loop over tiles, to where a tile is ready.
+# - `decompose_reduction` sets the sums of a tile to zero before the loop over `k`.
+# - `unroll` writes the iterations of a short loop one after the other, because a register has no address that a loop could count.
+#
+# ReLU stays in its own loops for now.
 
 # %%
 ROWS, COLUMNS = 2, 16
@@ -218,7 +228,8 @@ draw_loops(register_tile())
 #
 # The tile reads 16 columns of `B`: 64 bytes of each row, and then a jump of 2 KB to the next row. Processors do not like such jumps:
 # the lines end up in the same few places of the cache, and push each other out. `cache_read` copies the 16 columns into a **panel**
-# without gaps, once for all rows of `A`. Copying is cheap, because each panel is used 256 times.
+# without gaps, and `compute_at` moves the copy into the loop over columns: once for all rows of `A`. Copying is cheap, because each
+# panel is used 256 times.
 
 
 # %%
@@ -253,7 +264,8 @@ kernel = measure("packed panel")
 # ## Step 7: ReLU fused
 #
 # The product still writes `Y` to memory, and ReLU reads it again: 2 MB that nobody asked for. `set_scope` keeps `Y` in registers, and
-# `reverse_compute_at` moves ReLU to where a tile is ready. The temporary array is gone.
+# `reverse_compute_at` moves block `C`, which is ReLU, to where a tile is ready. Two steps of the model share their loops now, which is
+# called **fusion**. The temporary array is gone.
 
 
 # %%
@@ -328,19 +340,37 @@ except tir.ScheduleError as error:
     print(error)
 
 # %% [markdown]
+# The first line is the reason. Carets underline the block and the loop that it names.
+#
+# ## A schedule is data
+#
+# A schedule records its steps in `trace`, a list that grows with each step. `tir.replay` applies a trace to a program, and returns the
+# new program. Lesson 4 uses traces to search for good schedules.
+
+# %%
+trace = loop_order().trace
+for step in trace:
+    print(step["primitive"], step["arguments"])
+
+assert str(tir.replay(mm_relu, trace)) == str(loop_order())
+
+# %% [markdown]
+# `schedule.program` is the program after all steps. It runs in the interpreter when you call it, as in lesson 1.
+#
 # ## Exercises
 #
 # ### Exercise 1
 #
-# Schedule the program of lesson 1 that adds two vectors of 1000 elements: four elements in one instruction. Check that the code
-# contains `f32x4.add`.
+# Schedule the program of lesson 1 that adds two vectors, now of 1000 elements: four elements in one instruction. Check that the code,
+# `kernel.text`, contains `f32x4.add`.
 #
 # ### Exercise 2
 #
 # Change the register tile to 4 rows and 8 columns. It also takes 8 registers. How many vectors and numbers does its inner loop load for
-# eight multiply-adds? Compare both tiles in the browser.
+# eight multiply-adds? To compare both tiles in a browser, change `ROWS, COLUMNS` in this lesson's script, and run
+# `make demos ARGS=kernels` once for each tile.
 #
 # ### Exercise 3
 #
-# Write a schedule of `mm_relu` for sizes of 96 whose trace has no `vectorize`, and then one with it. Replay the second trace on the
-# program, and check with the interpreter that both compute the same.
+# Write `mm_relu` again, with 96 in the place of 512. Write a schedule of it whose trace has no `vectorize`, and then one with it. Replay
+# the second trace on the program, and check with the interpreter that both compute the same.

@@ -21,7 +21,8 @@ from show import draw_bars, draw_graph, draw_images, draw_loops
 # %% [markdown]
 # ## The model
 #
-# scikit-learn has 1797 pictures of digits, of 8 × 8 pixels each. It trains a network with one hidden layer of 32 values.
+# scikit-learn has 1797 pictures of digits, of 8 × 8 pixels each. It trains a network with one hidden layer of 32 values, on the first 1400
+# pictures. The held-out pictures then tell how well the network does on pictures that it has not seen.
 
 # %%
 pictures, labels = load_digits(return_X_y=True)
@@ -34,7 +35,8 @@ classifier.fit(pictures[training], labels[training])
 draw_images(pictures[held_out][:6].reshape(-1, 8, 8), [str(d) for d in labels[held_out][:6]])
 
 # %% [markdown]
-# What training leaves is four arrays. With them, numpy classifies a digit in two lines.
+# Training leaves four arrays: for each layer a matrix of weights, and a **bias**, which is added to each row. With them, numpy classifies a
+# digit in two lines.
 
 # %%
 w1, w2 = (w.astype(np.float32) for w in classifier.coefs_)
@@ -54,10 +56,15 @@ print("scores:", expected.round(1), "→ the digit", expected.argmax())
 # %% [markdown]
 # ## Two levels in one module
 #
-# A **module** holds both levels. Each `T.prim_func` is a kernel with loops. `R.function` is the graph: a list of calls, in order.
-# `R.call_tir` allocates the array of a result, and calls a kernel that fills it.
+# A **module** holds both levels, in a class:
 #
-# The number of pictures is a symbol, so one module classifies any number of them.
+# - `T.prim_func` marks a kernel with loops. Outside a module, `webmlc.kernel` does.
+# - `R.function` is the graph: a list of calls, in order. `R.Tensor` is the type of a value.
+# - `R.call_tir` allocates the array of a result, whose type is the last argument, and calls a kernel that fills it.
+# - `R.dataflow` encloses calls that only compute, and `R.output` names the values that leave it.
+#
+# The number of pictures is a symbol, so one module classifies any number of them. After the class, `Digits["linear_1"]` is a kernel of
+# the module.
 
 # %%
 n = T.symbol("n")
@@ -187,7 +194,8 @@ draw_bars(milliseconds, "milliseconds")
 # %% [markdown]
 # ## The compiler does it for a whole model
 #
-# A model usually comes as an **ONNX** file: a graph of operators, and the weights. Here is the same network in that form.
+# A model usually comes as an **ONNX** file: a graph of operators, and the weights. Here is the same network in that form. `Softmax` at its
+# end turns the scores into probabilities, whose sum is 1.
 
 # %%
 model = onnx.parser.parse_model("""
@@ -205,7 +213,8 @@ model.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in w
 
 # %% [markdown]
 # `webmlc.build` runs the whole compiler. Each of its steps is a **pass**: it takes a module, and returns a better one. `on_stage` receives
-# the result of every pass.
+# the result of every pass: its title, and the name of the kernel if it is about one. `cache=False` compiles again what an earlier build
+# has compiled.
 
 # %%
 stages = {}
@@ -222,6 +231,9 @@ graph_passes = [title for title, kernel in stages if kernel is None]
 print(len(graph_passes), "passes of the graph:", ", ".join(graph_passes))
 
 # %% [markdown]
+# Most passes have nothing to do in so small a model. `wasm:` stands before passes for the CPU; another target has others. The last two
+# results are WebAssembly text (WAT), for browsers with the newest vector instructions (`relaxed`) and for all others (`simd128`).
+#
 # Before fusion, the graph has six nodes. Every value has its type: `n` rows, as the model says.
 
 # %%
@@ -229,7 +241,7 @@ print(stages["infer shapes", None].text())
 
 # %% [markdown]
 # After fusion, it has three. The first kernel multiplies, adds the bias, and clips, while a value is in a register. `packed` means
-# that the compiler has laid the weights out in the order in which the kernel reads them.
+# that the compiler has laid the weights out in the order in which the kernel reads them: the packed panels of lesson 2, of 8 columns each.
 
 # %%
 print(stages["wasm: fuse", None].text())
@@ -276,10 +288,11 @@ print(f"{(predicted == labels[held_out]).mean():.0%} of the held-out digits are 
 #
 # ### Exercise 2
 #
-# `Digits.with_kernel("linear_1", ...)` puts a scheduled program in the place of a kernel. Split the loop over `j` into vectors of 8,
-# vectorize it, and check the scores of the new module.
+# `Digits.with_kernel("linear_1", schedule.program)` is the module with a scheduled program in the place of a kernel. Schedule
+# `Digits["linear_1"]`: split 8 columns off the loop over `j`, move them inside `k`, vectorize them, and check the scores of the new module.
 #
 # ### Exercise 3
 #
-# Add the operator `Tanh` to the ONNX model in the place of `Relu`. Build it, and compare its probabilities with onnxruntime's. How many
-# kernels does the graph have after fusion?
+# Write the operator `Tanh` into the ONNX model in the place of `Relu`. Build it, and compare its probabilities with those of another
+# runtime: `onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": ...})`. How many kernels does the graph have after
+# fusion?

@@ -93,3 +93,9 @@ def test_tensors_may_have_the_names_of_axes() -> None:
     arrays = [np.float32([1, 2, 3]), np.float32([4, 5, 6]), np.empty(3, np.float32)]
     te.create_prim_func([*tensors, total])(*arrays)
     assert arrays[2].tolist() == [5, 7, 9]
+
+
+def test_a_maximum_of_python_says_which_one_to_use() -> None:
+    x = te.placeholder((8,), "float32", name="x")
+    with pytest.raises(TypeError, match=r"no truth value: .* Use max, min or if_then_else of te"):
+        te.compute((8,), lambda i: max(x[i], 0.0))

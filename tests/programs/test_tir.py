@@ -162,7 +162,7 @@ def test_mistakes_of_a_first_schedule_say_what_to_write() -> None:
     schedule.vectorize(schedule.get_loops("C")[-1])
     with pytest.raises(tir.ScheduleError, match="loop 'j_1' is already vectorized"):
         schedule.vectorize(schedule.get_loops("C")[-1])
-    with pytest.raises(UserError, match="not a Schedule: pass schedule.program"):
+    with pytest.raises(UserError, match=r"not a Schedule: pass schedule\.program"):
         schedule.mod.with_kernel("mm_relu", schedule)  # type: ignore[arg-type]
 
 

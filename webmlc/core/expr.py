@@ -109,9 +109,8 @@ class Expr:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "an expression has no truth value, which Python's max, min, if, and, and or ask for: "
-            f"{self}. Write max, min or if_then_else of te or T; == compares only structure, and "
-            "equals compares values"
+            f"an expression has no truth value: {self}. Python's max, min, if, and, and or need "
+            "one. Use max, min or if_then_else of te or T, and equals instead of =="
         )
 
     def __str__(self) -> str:

@@ -368,7 +368,9 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         callee = self.callee(node)
         if not callee.startswith("T."):
-            self.fail(node, f"a kernel calls only functions of T, and {callee or 'this'} is not one")
+            self.fail(
+                node, f"a kernel calls only functions of T, and {callee or 'this'} is not one"
+            )
         if callee in ("T.Cast", "T.cast", "T.reinterpret", "T.bitcast"):
             return self.conversion(node, callee)
         arguments = [self.resolved(argument) for argument in node.args]
