@@ -91,10 +91,11 @@ draw_loops(as_written())
 # ## Step 2: the order of the loops
 #
 # `reorder` changes which loop runs inside which. With `j` inside, the program walks along rows of `B` and of `Y`, so it uses each cache
-# line fully. The sums of a row then grow side by side, so `decompose_reduction` first sets all of them to zero in loops of their own. It moves
-# `T.init` into a new block, `Y_init`.
+# line fully. The sums of a row then grow side by side, so `decompose_reduction` first sets all of them to zero in loops of their own. It
+# moves `T.init` into a new block, `Y_init`.
 #
-# Blocks and loops are names. `get_loops` returns the names of the loops around a block, outermost first.
+# Such a function, which makes one step of a schedule, is a **primitive**. Blocks and loops are names. `get_loops` returns the names of the
+# loops around a block, outermost first.
 
 
 # %%

@@ -6,6 +6,7 @@
 
 # %%
 import tempfile
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -228,7 +229,8 @@ package = Path(tempfile.mkdtemp()) / "digits"
 webmlc.build(model, package, target="wasm", on_stage=keep, cache=False)
 
 graph_passes = [title for title, kernel in stages if kernel is None]
-print(len(graph_passes), "passes of the graph:", ", ".join(graph_passes))
+print(len(graph_passes), "passes of the graph:")
+print(textwrap.fill(", ".join(graph_passes), width=80))
 
 # %% [markdown]
 # Most passes have nothing to do in so small a model. `wasm:` stands before passes for the CPU; another target has others. The last two

@@ -28,6 +28,8 @@ from webmlc.programs.tir import Schedule
 
 WIDTH = 480
 """The width of a picture of a loop nest, in CSS pixels: a telephone shows readable text."""
+INCHES = WIDTH / 96
+"""The width of a chart: as wide as a loop nest. An inch has 96 CSS pixels."""
 ROW = 26
 """The height of a line of text in that picture, in CSS pixels."""
 GAP = 10
@@ -200,7 +202,7 @@ def draw_bars(
     values: Mapping[str, float], unit: str, limit: float | None = None, title: str = ""
 ) -> Picture:
     """Draw a bar for each value, in order from above, and a dashed line at the `limit`."""
-    figure = Figure(figsize=(6.6, 0.6 + 0.36 * len(values)))
+    figure = Figure(figsize=(INCHES, 0.6 + 0.36 * len(values)))
     axes = figure.subplots()
     bars = axes.barh(list(values), list(values.values()), color=LINE_COLOURS[0])
     axes.bar_label(bars, [f" {value:.3g}" for value in values.values()])
@@ -219,7 +221,7 @@ def draw_curves(
     curves: Mapping[str, Sequence[float]], x_label: str, y_label: str, title: str = ""
 ) -> Picture:
     """Draw a curve for each sequence, over 1, 2, 3 ..."""
-    figure = Figure(figsize=(6.6, 3.2))
+    figure = Figure(figsize=(INCHES, 2.8))
     axes = figure.subplots()
     for number, (name, values) in enumerate(curves.items()):
         colour = LINE_COLOURS[number % len(LINE_COLOURS)]
@@ -235,7 +237,7 @@ def draw_curves(
 
 def draw_images(images: np.ndarray[Any, Any], titles: Sequence[str]) -> Picture:
     """Draw grey images (count, height, width) in a row, each with its title."""
-    figure = Figure(figsize=(1.1 * len(images), 1.4))
+    figure = Figure(figsize=(0.85 * len(images), 1.2))
     grid = figure.subplots(1, len(images), squeeze=False)
     for axes, image, title in zip(grid[0], images, titles, strict=True):
         axes.imshow(image, cmap="gray_r")
