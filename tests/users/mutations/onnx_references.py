@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -142,8 +143,17 @@ def run_onnxruntime(model: str | bytes, feeds: Values) -> Values:
     if isinstance(model, bytes):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, dict(feeds)), strict=True))
+    outputs = session.get_outputs()
+    results = session.run(None, dict(feeds))
+    return {o.name: _typed(v, o.type) for o, v in zip(outputs, results, strict=True)}
+
+
+def _typed(value: Any, name: str) -> Any:
+    """A result of onnxruntime in its own type. onnxruntime returns the bytes of small floats."""
+    element = name.removeprefix("tensor(").removesuffix(")")
+    if not element.startswith("float8"):
+        return value
+    return value.view(getattr(ml_dtypes, element.replace("float8", "float8_")))
 
 
 def _run_repaired(path: Path, feeds: Values) -> Values:
