@@ -61,6 +61,25 @@ def test_auto_takes_a_gpu_that_works(tmp_path: Path) -> None:
     check(model, 3)
 
 
+class FullAdapter:
+    """An adapter whose driver has no memory for a device."""
+
+    def __init__(self) -> None:
+        self.limits, self.features = find_adapter().limits, find_adapter().features
+
+    def request_device_sync(self, **needs: object) -> object:
+        raise RuntimeError("Request device failed (3):\n  Not enough memory left.")
+
+
+def test_an_adapter_without_memory_says_so(tmp_path: Path) -> None:
+    scaled(tmp_path)
+    with (
+        patch("webmlc.host.webgpu_adapter.find_adapter", FullAdapter),
+        pytest.raises(AdapterError, match=r"opened no device: .* Not enough memory left\."),
+    ):
+        check(load(tmp_path, "webgpu"), 3)
+
+
 def test_a_lost_device_is_restored(tmp_path: Path) -> None:
     scaled(tmp_path)
     model = load(tmp_path, "webgpu")

@@ -182,11 +182,9 @@ def float_expressions() -> st.SearchStrategy[Expr]:
         compare = st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"])
         return st.one_of(
             st.builds(
-                lambda row, a, b, c: Call(row.name, (a, b, c)[: row.arity], DType.float32),
+                lambda row, *operands: Call(row.name, operands[: row.arity], DType.float32),
                 st.sampled_from(rows),
-                inner,
-                inner,
-                inner,
+                *[inner] * max(row.arity for row in rows),
             ),
             st.builds(
                 lambda op, a, b, c: Call(

@@ -114,7 +114,9 @@ def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str,
 
 
 def request_device(loaded: Loaded) -> Any:
-    """Request a device with the limits and the features that the program needs."""
+    """Request a device with the limits and the features that the program needs. Raises
+    `AdapterError` if the adapter lacks some of them, or opens no device.
+    """
     adapter = find_adapter()
     resources = loaded.program.resources
     # The features of a program include the features of its modules.
@@ -124,10 +126,13 @@ def request_device(loaded: Loaded) -> Any:
         raise AdapterError(f"this GPU adapter lacks {', '.join(lacking)}, which the package needs")
     if "timestamp-query" in offered:
         required.append("timestamp-query")
-    return adapter.request_device_sync(
-        required_features=[WGPU_FEATURES.get(feature, feature) for feature in required],
-        required_limits=larger_limits(resources, adapter.limits),
-    )
+    features = [WGPU_FEATURES.get(feature, feature) for feature in required]
+    limits = larger_limits(resources, adapter.limits)
+    try:
+        return adapter.request_device_sync(required_features=features, required_limits=limits)
+    except Exception as error:  # wgpu-py has no class for a driver without memory
+        reason = " ".join(str(error).split())
+        raise AdapterError(f"the GPU adapter opened no device: {reason}") from error
 
 
 class Timestamps:

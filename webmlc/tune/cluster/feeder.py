@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -73,7 +73,8 @@ def connect(search: Search, scheduler: str, device: Device) -> Iterator[Feeder]:
         yield feeder
     finally:
         feeder.give_back_all()
-        client.close(timeout=CHECK_SECONDS)
+        with suppress(TimeoutError):  # a client waits for a scheduler that has gone
+            client.close(timeout=CHECK_SECONDS)
 
 
 @dataclass(slots=True, eq=False)
