@@ -152,10 +152,17 @@ def test_the_other_commands_take_a_model_or_its_package(webmlc: Installed, digit
     }
 
 
+def take_interrupts() -> None:
+    """Let SIGINT end this process, also where a shell started the tests in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def server(webmlc: Installed, digits: Path) -> Iterator[str]:
     """The address at which `webmlc serve` serves the package."""
-    process = webmlc.start("serve", "build/network", "--port", 0, cwd=digits)
+    process = webmlc.start(
+        "serve", "build/network", "--port", 0, cwd=digits, prepare=take_interrupts
+    )
     try:
         assert process.stdout is not None
         words = process.stdout.readline().split()
