@@ -34,7 +34,7 @@ times that trees learned from 1,042 schedules of a product, 17 came within 5 % o
 hand; with 16 members, 9 did (`benchmarks/program_search.py` measured the schedules, 2026-11-30)."""
 RACE_MEMBERS = 96
 """A space with at most this many members is raced: all are measured in about twelve trials."""
-ASKS = 20
+ASKS = 8
 """The proposals for each member, at most: a search may propose members again that are measured or
 about to be (chosen by hand)."""
 FAILURE = 100.0
