@@ -33,6 +33,8 @@ BITS = (
          "scalars have no axis to concatenate: unsqueeze them first"),
         ("ConvTranspose", ("float32[3, 4]", "float32[4, 5]"), {},
          "a kernel of shape [] over rank 2"),
+        ("SimplifiedLayerNormalization", ("float32[3, 4]",), {},
+         "input 1 is left out; the operator needs 2"),
         ("EyeLike", ("float32[3, 4]",), {"dtype": 14}, "element type 14 is not supported"),
         ("QuantizeLinear", ("float32[4]", np.float32(1), np.uint8(3)), {"output_dtype": 3},
          "output_dtype int8 with a zero point of uint8"),

@@ -13,7 +13,8 @@ texts an attribute may be nor which attributes are flags: rows do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -141,7 +142,15 @@ def _dtype(text: str) -> DType | None:
 
 
 def _check_signature(node: Node, row: Operator) -> None:
-    """Raise `NotSupportedError` for the first input or attribute that the row does not know."""
+    """Raise `NotSupportedError` for the first input or attribute that the row does not know, or for
+    an input that the row needs and the node leaves out.
+    """
+    # An expansion may add inputs.
+    needed = 0 if row.compute is None or row.expand else _needed_inputs(row.compute)
+    if len(node.inputs) < needed:
+        raise NotSupportedError(
+            f"input {len(node.inputs)} is left out; the operator needs {needed}"
+        )
     if row.signature is not None:
         for name in sorted(node.attributes.keys() - row.signature.attributes):
             raise NotSupportedError(f"the attribute {name!r} is not supported")
@@ -156,3 +165,11 @@ def _check_signature(node: Node, row: Operator) -> None:
         if text not in choices:
             expected = ", ".join(repr(choice) for choice in choices if choice)
             raise NotSupportedError(f"{name} is {text!r}; it must be one of {expected}")
+
+
+@cache
+def _needed_inputs(compute: Callable[..., Any]) -> int:
+    """The number of inputs without which a row's function cannot be called."""
+    _, *inputs = inspect.signature(compute).parameters.values()  # the first is the context
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return sum(p.kind is plain and p.default is inspect.Parameter.empty for p in inputs)
