@@ -33,6 +33,8 @@ BITS = (
          "scalars have no axis to concatenate: unsqueeze them first"),
         ("ConvTranspose", ("float32[3, 4]", "float32[4, 5]"), {},
          "a kernel of shape [] over rank 2"),
+        ("ConvTranspose", ("float32[1, 2, 5, 5]", "float32[2, 2, 3, 3]"), {"strides": (2,)},
+         "strides, dilations and pads are not of 2 dimensions"),
         ("SimplifiedLayerNormalization", ("float32[3, 4]",), {},
          "input 1 is left out; the operator needs 2"),
         ("EyeLike", ("float32[3, 4]",), {"dtype": 14}, "element type 14 is not supported"),

@@ -17,7 +17,14 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.linear_algebra import centred, rounded
 from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, all_of, canonical, check_shapes
-from webmlc.graph.ops.windows import AUTO_PAD, CHANNELS_FIRST, Groups, Windows, convolution
+from webmlc.graph.ops.windows import (
+    AUTO_PAD,
+    CHANNELS_FIRST,
+    Groups,
+    Windows,
+    convolution,
+    steps_of,
+)
 
 
 def kernel_of(context: Context) -> tuple[int, ...]:
@@ -104,10 +111,7 @@ def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
     """The windows of the convolution that this node transposes, and the output's spatial sizes."""
     kernel, inputs = kernel_of(context), context.shape(0)[2:]
     rank = len(inputs)
-    if rank == 0:
-        raise NotSupportedError("a kernel of shape [] over rank 2")
-    strides = tuple(context.attribute("strides", (1,) * rank))
-    dilations = tuple(context.attribute("dilations", (1,) * rank))
+    strides, dilations = steps_of(context, kernel)
     output_padding = tuple(context.attribute("output_padding", (0,) * rank))
     full_sizes = [
         (size - 1) * s + p + (k - 1) * d + 1

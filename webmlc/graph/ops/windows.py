@@ -53,10 +53,7 @@ class Windows:
         """
         inputs = context.shape(0)[2:]
         rank = len(inputs)
-        if rank == 0 or len(kernel) != rank:
-            raise NotSupportedError(f"a kernel of shape {list(kernel)} over rank {rank + 2}")
-        strides = tuple(context.attribute("strides", (1,) * rank))
-        dilations = tuple(context.attribute("dilations", (1,) * rank))
+        strides, dilations = steps_of(context, kernel)
         mode = context.attribute("auto_pad", "NOTSET")
         if mode in ("SAME_UPPER", "SAME_LOWER"):
             pads = [
@@ -69,8 +66,7 @@ class Windows:
             attribute = None if mode == "VALID" else context.attribute("pads")
             flat: tuple[Expr | int, ...] = tuple(attribute or (0,) * (2 * rank))
             begins, ends = flat[:rank], flat[rank:]
-        if {len(part) for part in (strides, dilations, begins, ends)} != {rank}:
-            raise NotSupportedError(f"strides, dilations and pads are not of {rank} dimensions")
+        _check_lengths(rank, begins, ends)
         if min(*strides, *dilations, *kernel) < 1:
             raise NotSupportedError(
                 f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)}: "
@@ -358,3 +354,21 @@ def _same_padding(
     half = canonical(total // 2)
     other_half = canonical(total - half)
     return (other_half, half) if lower else (half, other_half)
+
+
+def steps_of(context: Context, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The strides and the dilations of a node. Raises `NotSupportedError` if the kernel, the
+    strides or the dilations do not have the input's spatial rank, which is at least 1.
+    """
+    rank = context.rank(0) - 2
+    if rank == 0 or len(kernel) != rank:
+        raise NotSupportedError(f"a kernel of shape {list(kernel)} over rank {rank + 2}")
+    strides = tuple(context.attribute("strides", (1,) * rank))
+    dilations = tuple(context.attribute("dilations", (1,) * rank))
+    _check_lengths(rank, strides, dilations)
+    return strides, dilations
+
+
+def _check_lengths(rank: int, *parts: Sequence[Expr | int]) -> None:
+    if {len(part) for part in parts} != {rank}:
+        raise NotSupportedError(f"strides, dilations and pads are not of {rank} dimensions")
