@@ -21,7 +21,7 @@ from operator import attrgetter
 from string import Formatter
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Broadcast, Const, Expr, Var, set_lanes, widest
+from webmlc.core.expr import Broadcast, Const, Expr, Var, call, set_lanes, widest
 from webmlc.core.interning import interned
 from webmlc.core.rewrite import bottom_up, rewrite
 
@@ -64,14 +64,28 @@ class Instruction:
         """The text for a device, or `None` if it has none."""
         return next((text for text in self.texts if text.device == device), None)
 
-    def accumulates(self, text: Text) -> bool:
-        """True if a text adds its result to the accumulator."""
-        return self.sum is not None and self.sum in fields_of(text.text)
+    def accumulates(self, device: str) -> bool:
+        """True if the text for a device adds its result to the accumulator, so that the addition
+        around a call is part of the text.
+        """
+        text = self.text(device)
+        return text is not None and self.sum is not None and self.sum in fields_of(text.text)
 
 
 def fields_of(text: str) -> frozenset[str]:
     """The names in braces in a text. Raises `ValueError` if the braces do not match."""
     return frozenset(name for _, name, _, _ in Formatter().parse(text) if name is not None)
+
+
+def part_of_word(word: Expr, position: int, dtype: DType) -> Expr:
+    """The integer of a type at a position in an int32 word, counted from the lowest bits."""
+    bits = 8 * dtype.bytes
+    if not dtype.is_signed:
+        shifted = call("shift_right", word, bits * position) if position else word
+        return shifted & (1 << bits) - 1
+    above = 32 - bits * (position + 1)
+    lifted = call("shift_left", word, above) if above else word
+    return call("shift_right", lifted, 32 - bits)
 
 
 @interned

@@ -21,7 +21,7 @@ from itertools import product
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
-from webmlc.core.instruction import Instruction, InstructionCall, Text, fields_of
+from webmlc.core.instruction import Instruction, InstructionCall, Text, fields_of, part_of_word
 from webmlc.core.rewrite import rewrite, substitute
 from webmlc.loops.ir import (
     Block,
@@ -102,10 +102,10 @@ def describe_instruction(
     derivation = _Derivation.of(description)
     instruction = derivation.instruction(name, texts)
     operands = {parameter.name for parameter in instruction.parameters}
-    known = operands | ({instruction.sum} if instruction.sum else set())
+    fields = operands | ({instruction.sum} if instruction.sum else set())
     for text in texts:
-        if unknown := fields_of(text.text) - known:
-            names = ", ".join(sorted(known))
+        if unknown := fields_of(text.text) - fields:
+            names = ", ".join(sorted(fields))
             field = min(unknown)
             raise UserError(f"the text of {name} has no operand {{{field}}}: it has {names}")
     return instruction, derivation.implementation(instruction)
@@ -174,7 +174,7 @@ class _Derivation:
                 if not inner and buffer.dtype.bytes == WORD_BYTES:
                     return word
                 if len(inner) == 1 and buffer.dtype in _PARTS and isinstance(inner[0], Const):
-                    return Cast(_part(word, int(inner[0].value), buffer.dtype), buffer.dtype)
+                    return Cast(part_of_word(word, int(inner[0].value), buffer.dtype), buffer.dtype)
                 raise _error(
                     self.description,
                     f"{buffer.name} is no operand: an operand has one element of 32 bits for each "
@@ -216,17 +216,6 @@ class _Derivation:
 def _operand_type(buffer: Buffer) -> DType:
     """The type of an operand: words of small integers are int32."""
     return DType.int32 if buffer.dtype in _PARTS else buffer.dtype
-
-
-def _part(word: Expr, position: int, dtype: DType) -> Expr:
-    """An integer of a word, from the lowest bits on."""
-    bits = 8 * dtype.bytes
-    if not dtype.is_signed:
-        shifted = call("shift_right", word, bits * position) if position else word
-        return shifted & (1 << bits) - 1
-    above = 32 - bits * (position + 1)
-    lifted = call("shift_left", word, above) if above else word
-    return call("shift_right", lifted, 32 - bits)
 
 
 def _error(description: LoopFunction, reason: str) -> UserError:

@@ -11,9 +11,10 @@ parameter may be a tile with strides, or with the same elements in all iteration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TypeVar
 
 from webmlc.core.affine import split_linear
 from webmlc.core.bounds import iterations
@@ -62,6 +63,10 @@ class Place:
 
 
 Match = Mapping[str, Place]
+B = TypeVar("B")
+Leaf = Callable[[Expr, Expr, B], Iterator[B]]
+"""Every extension of the bindings of a pattern by an expression and a leaf of the pattern."""
+_NO_OPERANDS: Mapping[Var, Expr] = {}
 
 
 def match_intrinsic(
@@ -102,13 +107,17 @@ class _Attempt:
     ranges: Intervals
 
     def store(self, store: Store, pattern: Store) -> Iterator[Match]:
-        own, other = Load(store.buffer, store.indices), Load(pattern.buffer, pattern.indices)
-        for places in self.expr(own, other, {}):
+        result, parameter = (Load(s.buffer, s.indices) for s in (store, pattern))
+        for places in self.expr(result, parameter, {}):
             if places[pattern.buffer.name].is_distinct:
                 yield from self.expr(store.value, pattern.value, places)
 
     def expr(self, expr: Expr, pattern: Expr, places: Match) -> Iterator[Match]:
         """Every extension of `places` under which `expr` is `pattern`."""
+        return _matches(expr, pattern, places, self.leaf)
+
+    def leaf(self, expr: Expr, pattern: Expr, places: Match) -> Iterator[Match]:
+        """Match a load, a multiply-add, or a loop variable as a value."""
         match expr, pattern:
             case Load(), Load(buffer=parameter):
                 place = self.place(expr, pattern)
@@ -118,28 +127,9 @@ class _Attempt:
             case Call(op="fma", args=(a, b, c)), Call(op="add"):
                 expanded = Call("add", (c, Call("mul", (a, b), a.dtype)), c.dtype)
                 yield from self.expr(expanded, pattern, places)
-            case Call(op=op, args=args), Call(op=other, args=others) if op == other:
-                for order in permutations(args) if SCALAR_OPERATORS[op].commutative else [args]:
-                    yield from self.all(order, others, places)
-            case (Cast(value=value), Cast(value=other_value)) | (
-                Bitcast(value=value),
-                Bitcast(value=other_value),
-            ) if expr.dtype == pattern.dtype:
-                yield from self.expr(value, other_value, places)
-            case Const(), Const() if expr == pattern:
-                yield places
-            case _, Var() if expr.dtype == pattern.dtype:  # a loop variable as a value
+            case _, Var():
                 if simplify(substitute(expr, self.renamed), self.ranges) == pattern:
                     yield places
-
-    def all(
-        self, exprs: Sequence[Expr], patterns: Sequence[Expr], places: Match
-    ) -> Iterator[Match]:
-        if not exprs:
-            yield places
-            return
-        for extended in self.expr(exprs[0], patterns[0], places):
-            yield from self.all(exprs[1:], patterns[1:], extended)
 
     def place(self, load: Load, pattern: Load) -> Place | None:
         """Where the pattern's parameter lies, so that both access the same elements."""
@@ -151,12 +141,12 @@ class _Attempt:
         for index in load.indices:
             renamed = substitute(index, self.renamed)
             first.append(simplify(substitute(renamed, zeros), self.ranges))
-            rest = simplify(renamed, self.ranges)
+            remainder = simplify(renamed, self.ranges)
             for var in self.inner:
-                split = split_linear(rest, var)
+                split = split_linear(remainder, var)
                 if split is None:
                     return None
-                rest, step = split
+                remainder, step = split
                 if variables(step) & set(self.inner):
                     return None
                 steps[var].append(simplify(step))
@@ -164,8 +154,8 @@ class _Attempt:
         for var, along in steps.items():
             if var not in pattern.indices and any(step != zero for step in along):
                 return None
-        own = tuple(tuple(steps[index]) for index in pattern.indices if isinstance(index, Var))
-        return Place(Load(load.buffer, tuple(first)), own)
+        tile_steps = (tuple(steps[i]) for i in pattern.indices if isinstance(i, Var))
+        return Place(Load(load.buffer, tuple(first)), tuple(tile_steps))
 
 
 def difference(loops: Sequence[For], store: Store, semantics: LoopFunction) -> str:
@@ -211,7 +201,7 @@ def call_instruction(value: Expr, instruction: Instruction) -> Expr:
     for node in postorder(value, _value_operands, results):
         children = tuple(results[child] for child in _value_operands(node))
         new = node.rebuild(children) if children and children != node.children else node
-        operands = next(_operands(new, instruction.meaning, {}), None)
+        operands = next(_matches(new, instruction.meaning, _NO_OPERANDS, _operands), None)
         if operands is not None:
             new = InstructionCall(instruction, tuple(operands[p] for p in instruction.parameters))
         results[node] = new
@@ -226,28 +216,36 @@ def _value_operands(node: Expr) -> tuple[Expr, ...]:
 def _operands(
     expr: Expr, pattern: Expr, operands: Mapping[Var, Expr]
 ) -> Iterator[Mapping[Var, Expr]]:
-    """Every extension of `operands` under which `expr` is `pattern`."""
+    """Extend `operands` by the operand that a variable of a meaning stands for."""
+    if isinstance(pattern, Var) and operands.get(pattern, expr) == expr:
+        yield {**operands, pattern: expr}
+
+
+def _matches(expr: Expr, pattern: Expr, bindings: B, leaf: Leaf[B]) -> Iterator[B]:
+    """Every extension of `bindings` under which `expr` is `pattern`. `leaf` extends them where a
+    pattern is no operator that the expression has, too. Operands of commutative operators match in
+    any order.
+    """
     if expr.dtype != pattern.dtype:
         return
     match expr, pattern:
-        case _, Var():
-            if operands.get(pattern, expr) == expr:
-                yield {**operands, pattern: expr}
         case Const(), Const():
             if expr == pattern:
-                yield operands
-        case Call(op=op, args=args), Call(op=other, args=others) if op == other:
+                yield bindings
+        case Call(op=op, args=args), Call(op=other, args=patterns) if op == other:
             for order in permutations(args) if SCALAR_OPERATORS[op].commutative else [args]:
-                yield from _all_operands(order, others, operands)
-        case (Cast(value=value), Cast(value=other_value)):
-            yield from _operands(value, other_value, operands)
+                yield from _all_match(order, patterns, bindings, leaf)
+        case (Cast(value=value), Cast(value=inner)) | (Bitcast(value=value), Bitcast(value=inner)):
+            yield from _matches(value, inner, bindings, leaf)
+        case _:
+            yield from leaf(expr, pattern, bindings)
 
 
-def _all_operands(
-    exprs: Sequence[Expr], patterns: Sequence[Expr], operands: Mapping[Var, Expr]
-) -> Iterator[Mapping[Var, Expr]]:
+def _all_match(
+    exprs: Sequence[Expr], patterns: Sequence[Expr], bindings: B, leaf: Leaf[B]
+) -> Iterator[B]:
     if not exprs:
-        yield operands
+        yield bindings
         return
-    for extended in _operands(exprs[0], patterns[0], operands):
-        yield from _all_operands(exprs[1:], patterns[1:], extended)
+    for extended in _matches(exprs[0], patterns[0], bindings, leaf):
+        yield from _all_match(exprs[1:], patterns[1:], extended, leaf)

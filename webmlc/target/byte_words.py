@@ -8,6 +8,7 @@ from dataclasses import replace
 from webmlc.core.affine import terms
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Broadcast, Call, Cast, Expr, Ramp, call
+from webmlc.core.instruction import part_of_word
 from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import Load, LoopFunction, map_expressions
 
@@ -18,22 +19,16 @@ def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
     """
 
     def product(n: int) -> Expr:
-        left = _signed_byte(a, n) if is_signed else _unsigned_byte(a, n)
+        left = _signed_byte(a, n) if is_signed else part_of_word(a, n, DType.uint8)
         return left * _signed_byte(b, n)
 
     return product(0) + product(1) + (product(2) + product(3))
 
 
-def _unsigned_byte(word: Expr, position: int) -> Expr:
-    shifted = word if position == 0 else call("shift_right", word, 8 * position)
-    return shifted & 255
-
-
 def _signed_byte(word: Expr, position: int) -> Expr:
     if isinstance(word, Broadcast):
         return Broadcast(_signed_byte(word.value, position), word.width)
-    lifted = call("shift_left", word, 24 - 8 * position) if position < 3 else word
-    return call("shift_right", lifted, 24)
+    return part_of_word(word, position, DType.int8)
 
 
 def word_of_bytes(numbers: Sequence[Expr]) -> Expr:

@@ -162,7 +162,7 @@ class ExprTranslator:
             case Call(
                 op="add",
                 args=(InstructionCall() as term, c) | (c, InstructionCall() as term),
-            ) if _accumulates(term):
+            ) if term.instruction.accumulates(Cpu.device):
                 return self.instruction(term, self.value(c))
             case Call(op="word_u8", args=args) if (start := adjacent_bytes(args)) is not None:
                 return self.word(start)
@@ -352,19 +352,13 @@ def _converted(names: Iterable[str], value: Instruction) -> Instruction:
     return value
 
 
-def _accumulates(call: InstructionCall) -> bool:
-    """True if the addition around a call is part of the instruction's text."""
-    text = call.instruction.text(Cpu.device)
-    return text is not None and call.instruction.accumulates(text)
-
-
 def _is_joined_with_consumer(node: Expr) -> bool:
     """True if a node becomes part of its consumer's instruction, or its operands of its own."""
     match node:
         case Call(op="word_u8"):
             return True
-        case InstructionCall():
-            return _accumulates(node)
+        case InstructionCall(instruction=row):
+            return row.accumulates(Cpu.device)
     return False
 
 

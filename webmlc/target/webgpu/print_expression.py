@@ -109,7 +109,7 @@ class ExpressionPrinter:
             case Call(
                 op="add",
                 args=(InstructionCall() as term, c) | (c, InstructionCall() as term),
-            ) if _accumulates(term):
+            ) if term.instruction.accumulates(Gpu.device):
                 operands = [self.text(operand) for operand in term.args]
                 return self.instruction(term, operands, self.text(c)), ATOM
             case Call(op=op, dtype=dtype):
@@ -223,7 +223,7 @@ class ExpressionPrinter:
         if text.feature is not None:
             self.features[text.feature] = None
         names = [parameter.name for parameter in instruction.parameters]
-        if instruction.sum is not None and instruction.accumulates(text):
+        if instruction.sum is not None and instruction.accumulates(Gpu.device):
             names.append(instruction.sum)
             operands = [*operands, total or f"{type_name(node.dtype, node.lanes)}()"]
         if node.lanes == instruction.lanes:
@@ -332,12 +332,6 @@ class ExpressionPrinter:
     def unsayable(self, construct: str) -> InternalError:
         """The error for a construct that WGSL does not have."""
         return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {construct}")
-
-
-def _accumulates(call: InstructionCall) -> bool:
-    """True if the addition around a call is part of the instruction's text."""
-    text = call.instruction.text(Gpu.device)
-    return text is not None and call.instruction.accumulates(text)
 
 
 def _vector_name(instruction: Instruction) -> str:
