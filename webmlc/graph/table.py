@@ -143,6 +143,11 @@ def installed_rows() -> Mapping[tuple[str, str], Installed]:
     return rows
 
 
+def has_custom_rows() -> bool:
+    """True if people have defined an operator, for a build now or in an installed package."""
+    return bool(installed_rows()) or any(row.custom is not None for row in OPS.values())
+
+
 def _origin(row: Operator) -> str:
     return "" if row.custom is None else row.custom.origin
 

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError
+from webmlc.graph.table import has_custom_rows
 from webmlc.host.custom_reference import custom_classes
+
+if TYPE_CHECKING:
+    from onnx.reference.op_run import OpRun
 
 Array = NDArray[Any]
 ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
@@ -32,9 +36,9 @@ def run_reference(
     onnxruntime has no operators of people's own, so `onnx.reference` computes models with such
     operators, by their definitions.
     """
-    if custom := custom_classes(onnx.load(path, load_external_data=False)):
+    if custom := _custom_classes(path):
         try:
-            outputs = run_onnx_reference(path, inputs)
+            outputs = _evaluated(path, inputs, custom)
         except Exception as error:
             raise InputError(
                 f"onnx.reference cannot run {path} on these inputs; try other sizes (--dim) or "
@@ -66,9 +70,24 @@ def run_reference(
 
 def run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Compute the expected outputs with `onnx.reference`; raises any error of its operators."""
+    return _evaluated(path, inputs, _custom_classes(path))
+
+
+def _custom_classes(path: Path) -> Mapping[str, type[OpRun]]:
+    """The classes of the operators in a model that people define. Where nobody defines operators,
+    no model is parsed for them.
+    """
+    if not has_custom_rows():
+        return {}
+    return custom_classes(onnx.load(path, load_external_data=False))
+
+
+def _evaluated(
+    path: Path, inputs: Mapping[str, Array], custom: Mapping[str, type[OpRun]]
+) -> dict[str, Array]:
+    """The outputs of a model by `onnx.reference` with these classes of operators."""
     from onnx.reference import ReferenceEvaluator
 
-    custom = custom_classes(onnx.load(path, load_external_data=False))
     evaluator = ReferenceEvaluator(str(path), new_ops=list(custom.values()))
     return _tensors(evaluator.output_names, list(evaluator.run(None, dict(inputs))))
 
