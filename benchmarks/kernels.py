@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import webmlc
-from demos.kernels.build import LESSONS, run_lesson
+from demos.kernels.build import LESSONS
+from docs.site.lessons import run_lesson
 from tests.browser.pages import Page, open_pages
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size

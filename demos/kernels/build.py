@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import runpy
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import webmlc
 from demos.kernels.traffic import cache_traffic
-from demos.website import ROOT, SITE, write_page, write_shared
+from demos.website import SITE, write_page, write_shared
 from docs.course.show import code_of
+from docs.site.lessons import FOLDER, run_lesson
 from webmlc.core.machine import RELAXED, Device
 from webmlc.loops.count_work import count_work
 from webmlc.loops.ir import For, walk_statements
@@ -32,26 +29,18 @@ from webmlc.programs.limit import multiply_adds
 from webmlc.programs.tir import Schedule
 from webmlc.target.kernel_work import kernel_work
 
-COURSE = ROOT / "docs" / "course"
-LESSONS: Mapping[str, Device] = {"02_transformations": "wasm", "06_gpu": "webgpu"}
-"""The lessons whose steps the page shows, and the device of each."""
+LESSONS: Mapping[Path, Device] = {
+    FOLDER / "02_transformations.py": "wasm",
+    FOLDER / "06_gpu.py": "webgpu",
+}
+"""The lessons whose steps the page shows, and the device of each. A lesson's name `steps` holds its
+schedules by name.
+"""
 CACHES = {"First-level cache": RELAXED.l1_bytes, "Second-level cache": RELAXED.l2_bytes}
 """The caches of a CPU whose traffic the page shows, and their bytes."""
 RUNTIME = "limit_wasm"
 """The package whose runtime loads all packages of the page."""
 Step = Callable[[], Schedule]
-
-
-def run_lesson(lesson: str) -> dict[str, Any]:
-    """The names of a lesson and their values: `mm_relu`, and `steps`, its schedules by name. The
-    lesson runs without its output, so its own checks of every step pass first.
-    """
-    sys.path.insert(0, str(COURSE))
-    try:
-        with redirect_stdout(StringIO()):
-            return runpy.run_path(str(COURSE / f"{lesson}.py"))
-    finally:
-        sys.path.remove(str(COURSE))
 
 
 def build(site: Path = SITE) -> None:

@@ -1,4 +1,4 @@
-"""The lesson of the course that needs PyTorch runs. `tests/docs/test_course.py` runs the others."""
+"""The lesson of the course that needs PyTorch runs. `make docs` runs the other lessons."""
 
 from __future__ import annotations
 
