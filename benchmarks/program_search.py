@@ -47,6 +47,7 @@ LANES = 4
 SECONDS = 3600.0
 """The seconds that a search may take: its measurements end it before."""
 FOLDER = Path("build/program_search")
+"""The folder of the searches' databases."""
 BATCH = 8
 """The schedules that are measured beside the schedule by hand in one trial."""
 
@@ -171,9 +172,7 @@ def qualities(every: Iterable[Mapping[str, Any]], engine: str) -> dict[str, floa
 def main(
     seeds: Annotated[int, typer.Option(help="Searches of each strategy.")] = 5,
     engine: Annotated[str, typer.Option(help="What measures: wasmtime.")] = "wasmtime",
-    folder: Annotated[Path, typer.Option(help="Keeps the searches.")] = Path(
-        "build/program_search"
-    ),
+    folder: Annotated[Path, typer.Option(help="Keeps the searches.")] = FOLDER,
 ) -> None:
     """Search with each strategy and seed, and print the curve of the quality."""
     console = Console()

@@ -65,8 +65,8 @@ def with_schedule(lowered: Lowered, node: Node, form: KernelForm) -> Lowered:
 @dataclass(slots=True)
 class _Placing:
     """The places of a kernel's parameters. `buffers` maps a parameter to its buffer, and `memories`
-    the start of a place to its buffer: two inputs with one start are one parameter. `known` maps
-    the parameters whose elements are known at build time to these elements.
+    the start of a place to its buffer: two inputs with one start are one parameter. `elements`
+    maps the parameters whose elements a build knows to these elements.
     """
 
     body: Function
@@ -76,11 +76,11 @@ class _Placing:
     buffers: dict[Buffer, Buffer] = field(default_factory=dict)
     places: dict[Buffer, Place] = field(default_factory=dict)
     memories: dict[tuple[str, int], Buffer] = field(default_factory=dict)
-    known: dict[Buffer, Tensor] = field(default_factory=dict)
+    elements: dict[Buffer, Tensor] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         inputs, outputs = self.inputs(), self.outputs()
-        body = map_accesses(self.with_known(self.function.body), self.moved)
+        body = map_accesses(self.with_elements(self.function.body), self.moved)
         accessed = accessed_buffers(body)
         inputs = {buffer: value for buffer, value in inputs.items() if buffer in accessed}
         unread = (b for b in self.function.output_params() if b not in self.buffers)
@@ -102,12 +102,12 @@ class _Placing:
 
     def inputs(self) -> dict[Buffer, str]:
         """The value of each input parameter, by its buffer."""
-        elements = self.known_tensors()
+        tensors = self.constant_tensors()
         values: dict[Buffer, str] = {}
         present = filter(None, self.node.inputs)
         for buffer, value in zip(self.function.input_params(), present, strict=True):
-            if value in elements:
-                self.known[buffer] = elements[value]
+            if value in tensors:
+                self.elements[buffer] = tensors[value]
                 continue
             place = self.place(buffer, value)
             region = self.body.regions.get(value)
@@ -137,7 +137,7 @@ class _Placing:
         region: Region | None = self.places[buffer].region
         return Load(self.buffers[buffer], indices if region is None else region.index(indices))
 
-    def known_tensors(self) -> Mapping[str, Tensor]:
+    def constant_tensors(self) -> Mapping[str, Tensor]:
         """The tensors of the inputs that are numbers, or that only depend on symbols."""
         tensors = {v: scalar_constant(v, a) for v, a in self.body.constants.items() if a.size == 1}
         for node in self.body.nodes:
@@ -146,17 +146,17 @@ class _Placing:
                 tensors |= dict(zip(node.outputs, results, strict=True))
         return tensors
 
-    def with_known(self, body: Stmt) -> Stmt:
+    def with_elements(self, body: Stmt) -> Stmt:
         """The statement with the elements of known inputs in place of their loads."""
 
         def rule(node: Expr) -> Expr | None:
-            if not isinstance(node, Load) or node.buffer not in self.known:
+            if not isinstance(node, Load) or node.buffer not in self.elements:
                 return None
-            tensor = self.known[node.buffer]
+            tensor = self.elements[node.buffer]
             assert isinstance(tensor.body, Expr), tensor.name
             return substitute(tensor.body, dict(zip(tensor.axes, node.indices, strict=True)))
 
-        return map_expressions(body, lambda root: rewrite(root, rule)) if self.known else body
+        return map_expressions(body, lambda root: rewrite(root, rule)) if self.elements else body
 
 
 def _in_stage(stmt: Stmt) -> Stmt | None:

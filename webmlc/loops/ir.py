@@ -418,6 +418,19 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return map_expressions(root, substitution(mapping)) if mapping else root
 
 
+def rename_bound(stmt: Stmt, names: Mapping[Var, Var]) -> Stmt | None:
+    """The statement with other variables for its loop, let or block axes; `None` if it binds no
+    variable of `names`. `substitute_statement` renames the variables where they are read.
+    """
+    match stmt:
+        case For(var=var) | Let(var=var) if var in names:
+            return replace(stmt, var=names[var])
+        case Block(axes=axes) if any(axis.var in names for axis in axes):
+            axes = tuple(replace(axis, var=names.get(axis.var, axis.var)) for axis in axes)
+            return replace(stmt, axes=axes)
+    return None
+
+
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
     """Replace buffers by others of the same rank in every load and store."""
 

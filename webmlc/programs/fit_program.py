@@ -21,14 +21,11 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.shapes import canonical, require
 from webmlc.loops.ir import (
-    Block,
     Buffer,
-    For,
-    Let,
     LoopFunction,
-    Stmt,
     bound_variables,
     map_statements,
+    rename_bound,
     replace_buffers,
     substitute_statement,
 )
@@ -68,10 +65,10 @@ def fitted(function: LoopFunction, context: Context) -> LoopFunction:
 def _types(function: LoopFunction, context: Context) -> Iterator[tuple[Buffer, TensorType]]:
     """Each input parameter with the type of its input. The ranks are equal."""
     params = function.input_params()
-    given = sum(1 for index in range(len(context.node.inputs)) if context.has(index))
-    if given != len(params):
+    count = sum(1 for index in range(len(context.node.inputs)) if context.has(index))
+    if count != len(params):
         names = ", ".join(buffer.name for buffer in params)
-        raise NotSupportedError(f"its kernel takes {len(params)} inputs ({names}), not {given}")
+        raise NotSupportedError(f"its kernel takes {len(params)} inputs ({names}), not {count}")
     for index, buffer in enumerate(params):
         type_ = context.type(index)
         if type_.dtype is not buffer.dtype or type_.rank != len(buffer.shape):
@@ -88,37 +85,30 @@ def _misfit(buffer: Buffer, type_: TensorType, sizes: Mapping[Var, Expr]) -> Not
 
 def _with_free_names(function: LoopFunction, names: Iterable[str]) -> LoopFunction:
     """The kernel whose buffers and variables, but for its symbols, have none of these names."""
-    taken = {*names, *function.used_names()}
     clashes = function.used_names() & set(names)
     if not clashes:
         return function
+    used_names = {*names, *function.used_names()}
     buffers = {
-        b: replace(b, name=fresh(b.name, taken))
+        b: replace(b, name=fresh(b.name, used_names))
         for b in (*function.params, *function.allocations)
         if b.name in clashes
     }
     variables_ = {
-        v: Var(fresh(v.name, taken)) for v in bound_variables(function.body) if v.name in clashes
+        v: Var(fresh(v.name, used_names))
+        for v in bound_variables(function.body)
+        if v.name in clashes
     }
     body = replace_buffers(function.body, buffers)
-    body = map_statements(substitute_statement(body, variables_), lambda s: _bound(s, variables_))
+    body = map_statements(
+        substitute_statement(body, variables_), lambda s: rename_bound(s, variables_)
+    )
     return replace(
         function,
         params=tuple(buffers.get(b, b) for b in function.params),
         allocations=tuple(buffers.get(b, b) for b in function.allocations),
         body=body,
     )
-
-
-def _bound(stmt: Stmt, names: Mapping[Var, Var]) -> Stmt | None:
-    """The statement that binds variables of other names."""
-    match stmt:
-        case For(var=var) | Let(var=var) if var in names:
-            return replace(stmt, var=names[var])
-        case Block(axes=axes) if any(axis.var in names for axis in axes):
-            axes = tuple(replace(axis, var=names.get(axis.var, axis.var)) for axis in axes)
-            return replace(stmt, axes=axes)
-    return None
 
 
 def _with_sizes(function: LoopFunction, sizes: Mapping[Var, Expr]) -> LoopFunction:

@@ -78,8 +78,8 @@ class TensorIntrin:
         """
         if name in INTRINSICS and not override:
             raise UserError(f"there is an intrinsic {name!r}: pass override=True to replace it")
-        given: Mapping[Device, str | None] = {"wasm": wasm, "webgpu": webgpu}
-        texts = _texts({d: text for d, text in given.items() if text is not None}, feature)
+        by_device: Mapping[Device, str | None] = {"wasm": wasm, "webgpu": webgpu}
+        texts = _texts({d: text for d, text in by_device.items() if text is not None}, feature)
         if (impl is None) is not bool(texts):
             raise UserError(f"the intrinsic {name!r} needs texts or an implementation, not both")
         if impl is None:
@@ -106,12 +106,13 @@ def _function(kernel: Kernel) -> LoopFunction:
 
 def _texts(texts: Mapping[Device, str], feature: str | None) -> tuple[Text, ...]:
     """The texts, of which those for the devices of the feature need it."""
-    known = {d: sorted(_features(d)) for d in texts}
-    if feature is not None and not any(feature in features for features in known.values()):
-        names = ", ".join(sorted({name for features in known.values() for name in features}))
+    features = {device: _features(device) for device in texts}
+    every_feature = sorted(frozenset[str]().union(*features.values()))
+    if feature is not None and feature not in every_feature:
+        names = ", ".join(every_feature)
         raise UserError(f"no machine has the feature {feature!r}: choose one of {names or 'none'}")
     return tuple(
-        Text(device, text, feature if feature in known[device] else None)
+        Text(device, text, feature if feature in features[device] else None)
         for device, text in texts.items()
     )
 
@@ -133,14 +134,16 @@ def _compare(row: Intrinsic) -> None:
     """Raise `UserError` if the implementation of a row computes something else than its
     description.
     """
-    own, other = row.semantics, row.implementation
-    if (own.params, own.outputs) != (other.params, other.outputs):
-        raise UserError(f"the implementation of {row.name!r} has other parameters than {own.name}")
+    description, implementation = row.semantics, row.implementation
+    ports = (description.params, description.outputs)
+    if ports != (implementation.params, implementation.outputs):
+        name = description.name
+        raise UserError(f"the implementation of {row.name!r} has other parameters than {name}")
     generator = np.random.default_rng(_SEED)
-    arrays = {buffer.name: _random(buffer, generator) for buffer in own.params}
-    expected, actual = ({name: array.copy() for name, array in arrays.items()} for _ in "ab")
-    run(own, expected)
-    run(other, actual)
+    expected = {buffer.name: _random(buffer, generator) for buffer in description.params}
+    actual = {name: array.copy() for name, array in expected.items()}
+    run(description, expected)
+    run(implementation, actual)
     for name, array in expected.items():
         if not np.allclose(array, actual[name], rtol=_TOLERANCE, atol=_TOLERANCE):
             raise UserError(f"the implementation of {row.name!r} computes another {name}")

@@ -38,6 +38,7 @@ from webmlc.programs.ir_module import IRModule
 from webmlc.programs.script import Program
 from webmlc.programs.tensor_intrin import TensorIntrin
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.schedule import Schedule as _Schedule
 from webmlc.schedule.trace import Step
 
@@ -246,10 +247,9 @@ def perfect_tiles(
     largest = extent if max_innermost_factor is None else max_innermost_factor
     if min(extent, n, largest) < 1:
         raise UserError(f"{extent} iterations have no {n} factors: the numbers must be positive")
-    divisors = [number for number in range(1, extent + 1) if extent % number == 0]
     tiles: list[tuple[int, ...]] = [()]
     for _ in range(n - 1):
-        tiles = [(d, *tile) for tile in tiles for d in divisors if extent % (d * prod(tile)) == 0]
+        tiles = [(d, *tile) for tile in tiles for d in divisors(extent // prod(tile), extent)]
     return [(None, *tile) for tile in sorted(tiles) if not tile or tile[-1] <= largest]
 
 

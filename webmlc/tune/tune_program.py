@@ -54,7 +54,7 @@ class ProgramResult:
     - `measurements`: a row for each measured kernel, in order, with those of earlier searches that
       this search resumed. The default, which every other kernel is measured beside, has no row.
     - `refusals`: the parameters without a kernel, each with the reason.
-    - `report`: a page to look at. `others`: the results of other platforms.
+    - `report`: a page to look at. `other_results`: of other platforms.
     """
 
     parameters: Mapping[str, Any]
@@ -69,7 +69,7 @@ class ProgramResult:
     database: Path
     report: Path
     was_interrupted: bool = False
-    others: tuple[ProgramResult, ...] = ()
+    other_results: tuple[ProgramResult, ...] = ()
 
     @cached_property
     def kernel(self) -> CompiledKernel:
@@ -107,7 +107,7 @@ def tune_program(
     if not search.searches:
         raise UserError(f"{task.name}: the search ended before an engine was ready")
     results = [_result(s, request, report) for s in search.all_searches() if _has_time(s)]
-    return replace(results[0], was_interrupted=was_interrupted, others=tuple(results[1:]))
+    return replace(results[0], was_interrupted=was_interrupted, other_results=tuple(results[1:]))
 
 
 def _nothing(searches: Sequence[TaskSearch]) -> tuple[()]:

@@ -41,8 +41,8 @@ def custom_translations() -> dict[Any, Callable[..., Any]]:
 
     table: dict[Any, Callable[..., Any]] = {}
     for name in getattr(torch.library, "_defs", ()):
-        namespace, _, rest = name.partition("::")
-        packet = getattr(getattr(torch.ops, namespace), rest.partition(".")[0], None)
+        namespace, _, operator_name = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), operator_name.partition(".")[0], None)
         for overload in () if namespace in PYTORCH or packet is None else packet.overloads():
             operator = getattr(packet, overload)
             if (translation := _as_node(namespace, operator)) is not None:
@@ -108,7 +108,7 @@ def _attribute_type(type_: Any) -> Any:
     """The type of Python for an attribute of ONNX, by the type of an argument: `Value` for a
     tensor, and `None` for a type that ONNX does not have.
     """
-    kind, element = type_.kind(), None
+    kind = type_.kind()
     if kind == "OptionalType":
         return Value if type_.getElementType().kind() == "TensorType" else None
     if kind == "ListType":

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from webmlc.core.bounds import bounds, iterations
-from webmlc.core.expr import Expr, Operand, Var, as_expr, as_int
+from webmlc.core.expr import Operand, Var, as_expr, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Block,
@@ -30,6 +30,7 @@ from webmlc.loops.ir import (
     Let,
     Stmt,
     map_statements,
+    rename_bound,
     replace_buffers,
     seq,
     substitute_statement,
@@ -131,7 +132,7 @@ def _rename(edit: Edit, root: Stmt) -> tuple[Stmt, dict[str, str], dict[str, str
     """A copy of `root` with new names for its loops, lets, blocks and axes. Also returns the new
     names of loops and of blocks, by the old names.
     """
-    mapping: dict[Var, Expr] = {}
+    mapping: dict[Var, Var] = {}
     new_blocks: dict[str, str] = {}
     for stmt in walk_statements(root):
         match stmt:
@@ -142,20 +143,15 @@ def _rename(edit: Edit, root: Stmt) -> tuple[Stmt, dict[str, str], dict[str, str
                 for axis in axes:
                     mapping[axis.var] = edit.var(f"{axis.var.name}_tail")
 
-    def renamed(var: Var) -> Var:
-        return cast(Var, mapping[var])
-
     def rule(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case For(var=var) | Let(var=var):
-                return replace(stmt, var=renamed(var))
-            case Block(name=name, axes=axes):
-                axes = tuple(replace(axis, var=renamed(axis.var)) for axis in axes)
-                return replace(stmt, name=new_blocks[name], axes=axes)
-        return None
+        renamed = rename_bound(stmt, mapping)
+        match renamed or stmt:
+            case Block(name=name) as block:
+                return replace(block, name=new_blocks[name])
+        return renamed
 
     copy = substitute_statement(map_statements(root, rule), mapping)
-    return copy, {old.name: str(new) for old, new in mapping.items()}, new_blocks
+    return copy, {old.name: new.name for old, new in mapping.items()}, new_blocks
 
 
 def _settle(root: Stmt, ranges: Intervals) -> Stmt:
