@@ -1,6 +1,6 @@
 // Read the repetitions in the lists of a manifest. The twin of `unfold` in webmlc/package/repetitions.py, which explains them.
 
-const MOST = 1e6; // items of a list; a damaged file has more
+const ITEM_LIMIT = 1e6; // items of a list; a damaged file may ask for more
 
 /** A value with its whole lists, and with those of the objects in it. @param {any} value @returns {any} */
 export function unfolded(value) {
@@ -15,13 +15,20 @@ export function unfolded(value) {
  * @returns {any[]}
  */
 export function unfold(items) {
-  const total = items.reduce((sum, item) => sum + (item?.count ?? 0), 0);
-  if (total > MOST) throw new Error(`${total} repetitions`);
+  const total = items.reduce((sum, item) => sum + count(item), 0);
+  if (total > ITEM_LIMIT) throw new Error(`a repetition is malformed: ${total} items`);
   return items.flatMap((item) => {
     if (item?.count === undefined) return [item];
-    const { count, items: templates } = item;
-    return Array.from({ length: count }, (_, i) => filled(templates[i % templates.length], Math.floor(i / templates.length)));
+    const templates = item.items;
+    return Array.from({ length: item.count }, (_, i) => filled(templates[i % templates.length], Math.floor(i / templates.length)));
   });
+}
+
+/** The number of items that an item of a folded list stands for. @param {any} item */
+function count(item) {
+  if (item?.count === undefined) return 1;
+  if (Number.isInteger(item.count) && item.count > 0 && Array.isArray(item.items) && item.items.length) return item.count;
+  throw new Error("a repetition is malformed: it needs a positive count and templates");
 }
 
 /** The value that a template stands for in repetition `index`. @param {any} template @param {number} index @returns {any} */

@@ -3,7 +3,8 @@
 //   const embeddings = await extract(["a", "b"], { pooling: "mean" });   // dims [2, 384]
 //   embeddings[0].data, embeddings.slice(null, [0, 3]).tolist(), [...embeddings]
 //
-// A method whose name ends in "_" changes the tensor, and returns it; views share the data.
+// A method whose name ends in "_" changes the tensor, and returns it. Rows, `view`, `reshape`, `squeeze` and `unsqueeze` share the data
+// of the tensor; all other methods copy.
 
 import { arrayOf } from "../dtypes.js";
 import { InputError } from "../errors.js";
@@ -11,11 +12,11 @@ import { arrayKind, described } from "../kinds.js";
 import { bindMembers } from "../members.js";
 
 /** @import { Tensor as RuntimeTensor, TypedArray } from "../webmlc.js" */
-/** @typedef {number | readonly [number | null, number | null] | null} Slice  an index, a range without its end, or all */
+/** @typedef {number | readonly [number | null, number | null] | null} Slice  an index, a range whose end is excluded, or all */
 
 const { Float16Array } = /** @type {any} */ (globalThis);
-/** The float types that are held as their bits, with their bits of the fraction, where the engine has no array for them. */
-const HELD_AS_BITS = { float16: 10, bfloat16: 7 };
+/** The number of fraction bits of 16-bit floats. Where the engine has no array for such a type, a tensor holds the bits of its elements. */
+const FRACTION_BITS = { float16: 10, bfloat16: 7 };
 
 export class Tensor {
   /**
@@ -99,8 +100,9 @@ export class Tensor {
 
   /** The tensor with other dims, of which one may be -1. @param {...number} dims */
   view(...dims) {
-    const knownCount = -product(dims);
-    return this.reshape(dims.map((size) => (size === -1 ? this.size / knownCount : size)));
+    const size = this.size / product(dims.filter((size) => size !== -1));
+    if (dims.includes(-1) && !Number.isInteger(size)) throw new InputError(`${this.size} elements do not fill the shape [${dims}]`);
+    return this.reshape(dims.map((other) => (other === -1 ? size : other)));
   }
 
   /** @param {readonly number[]} dims */
@@ -147,7 +149,7 @@ export class Tensor {
   /** With the dimensions in another order. @param {...number} axes */
   permute(...axes) {
     const order = axes.map((axis) => placeOf(axis, this.dims.length));
-    if (new Set(order).size !== this.dims.length) throw new InputError(`the axes ${axes} are no order of ${this.dims.length} dimensions`);
+    if (order.length !== this.dims.length || new Set(order).size !== order.length) throw new InputError(`the axes ${axes} are no order of ${this.dims.length} dimensions`);
     const stride = this.stride();
     const dims = order.map((axis) => this.dims[axis]);
     return this.like(gather(this.data, 0, dims, order.map((axis) => stride[axis])), dims);
@@ -175,11 +177,9 @@ export class Tensor {
   /** The elements as another type. @param {string} type */
   to(type) {
     if (type === this.type) return this;
-    const isInteger = /int|bool/.test(type);
-    const toNumber = /float/.test(this.type) && isInteger && type !== "bool" ? Math.trunc : Number;
-    const numbers = Array.from(areBits(this.type, this.data) ? fromBits(this.type, this.data) : this.data, (x) => toNumber(Number(x)));
-    const bigints = arrayOf(type).name.startsWith("Big") && Array.from(this.data, (x) => (typeof x === "bigint" ? x : BigInt(toNumber(x))));
-    return new Tensor(type, type === "bool" ? numbers.map(Boolean) : bigints || numbers, this.dims);
+    const values = areBits(this.type, this.data) ? fromBits(this.type, this.data) : this.data;
+    const convert = arrayOf(type).name.startsWith("Big") ? toBigInt : type === "bool" ? Boolean : type.includes("int") ? toInteger : Number;
+    return new Tensor(type, Array.from(values, convert), this.dims);
   }
 
   /** The first place of a number in the data, or -1. @param {number | bigint} item */
@@ -248,8 +248,9 @@ function addMethods(suffix, names, methodOf) {
 }
 
 addMethods("_", Object.keys(ELEMENTWISE), (name) => (tensor, ...values) => {
-  const numbers = values.map((value) => operandOf(tensor, value));
-  return tensor.map_((/** @type {any} */ x) => ELEMENTWISE[name](x, ...numbers));
+  const compute = ELEMENTWISE[name];
+  const numbers = Array.from({ length: compute.length - 1 }, (_, i) => operandOf(tensor, values[i]));
+  return tensor.map_((/** @type {any} */ x) => compute(x, ...numbers));
 });
 addMethods("_", ["squeeze", "unsqueeze"], (name) => (tensor, dim) => Object.assign(tensor, { dims: tensor[name](dim).dims }));
 addMethods("", [...Object.keys(ELEMENTWISE), "map", "normalize"], (name) => (tensor, ...values) => tensor.clone()[`${name}_`](...values));
@@ -325,8 +326,19 @@ function reduced(tensor, dim, keepdim, fold, type = tensor.type) {
   return new Tensor(type, results, [...before, ...(keepdim ? [1] : []), ...after]);
 }
 
+/** A number without its fraction. @param {number | bigint} x */
+function toInteger(x) {
+  return Math.trunc(Number(x));
+}
+
+/** A bigint without the fraction of a number; 0 for NaN and infinities, as in arrays of other integers. @param {number | bigint} x */
+function toBigInt(x) {
+  return typeof x === "bigint" ? x : BigInt(Number.isFinite(x) ? Math.trunc(x) : 0);
+}
+
 /** A number that operators take beside the elements of a tensor. @param {Tensor} tensor @param {any} value @returns {any} */
 function operandOf({ data }, value) {
+  if (typeof value !== "number" && typeof value !== "bigint") throw new InputError(`an operator takes a number, not ${described(value)}`);
   return arrayKind(data).startsWith("Big") ? BigInt(value) : Number(value);
 }
 
@@ -338,12 +350,12 @@ function numbersOf({ type, data }) {
 
 /** True if an array holds the bits of floats, not their values. @param {string} type @param {any} data */
 function areBits(type, data) {
-  return type in HELD_AS_BITS && arrayKind(data) === "Uint16Array";
+  return type in FRACTION_BITS && arrayKind(data) === "Uint16Array";
 }
 
 /** The values of 16-bit floats. @param {string} type @param {Uint16Array} data */
 function fromBits(type, data) {
-  const fractionBits = HELD_AS_BITS[/** @type {keyof typeof HELD_AS_BITS} */ (type)];
+  const fractionBits = FRACTION_BITS[/** @type {keyof typeof FRACTION_BITS} */ (type)];
   const [scale, mask] = [2 ** fractionBits, 2 ** (15 - fractionBits) - 1];
   const bias = mask >> 1;
   return Array.from(data, (bits) => {
@@ -358,7 +370,7 @@ function dataOf(type, data) {
   const plain = /** @type {any} */ (arrayOf(type));
   const array = type === "float16" && Float16Array ? Float16Array : plain;
   if (Array.isArray(data)) {
-    if (type in HELD_AS_BITS && array === plain) throw new InputError(`this host makes no ${type} of numbers: pass a Uint16Array of their bits`);
+    if (type in FRACTION_BITS && array === plain) throw new InputError(`this host makes no ${type} of numbers: pass a Uint16Array of their bits`);
     return array.from(data, array.name.startsWith("Big") ? BigInt : Number);
   }
   if (array !== plain && arrayKind(data) === plain.name) return new array(data.buffer, data.byteOffset, data.length);

@@ -73,6 +73,17 @@ CASES: dict[str, Callable[[], Array]] = {
     'row.to("int32")': lambda: ROW.astype(np.int32),
     'v.to("bool")': lambda: V.astype(bool),
     'new Tensor("float16", halves, [7]).to("float32")': lambda: HALVES.astype(np.float32),
+    'new Tensor("bfloat16", new Uint16Array([0x3fc0, 0xc000]), [2]).to("int64")': lambda: (
+        np.array([1, -2], np.int64)
+    ),
+    'new Tensor("float32", [NaN, -Infinity, -1.5]).to("int64")': lambda: (
+        np.array([0, 0, -1], np.int64)
+    ),
+    'new Tensor("float32", [NaN, -Infinity, -1.5]).to("int32")': lambda: (
+        np.array([0, 0, -1], np.int32)
+    ),
+    'v.to("float32")': lambda: V.astype(np.float32),
+    'v.to("bool")': lambda: V.astype(bool),
     'new Tensor("bfloat16", new Uint16Array([0x3fc0, 0xc000]), [2]).to("float32")': lambda: (
         np.array([1.5, -2], np.float32)
     ),
@@ -90,7 +101,13 @@ VALUES = {
 ERRORS = {
     "t[2]": "InputError: 2 is no index of 2: there are -2 to 1",
     "t.item()": "InputError: a tensor of shape [2,3,4] is not one number",
-    "t.view(5, -1)": "InputError: a tensor of shape [5,4.8] has 24 elements, but its data has 24",
+    "t.view(5, -1)": "InputError: 24 elements do not fill the shape [5,-1]",
+    "t.slice([0, 0]).view(-1, 0)": "InputError: 0 elements do not fill the shape [-1,0]",
+    "t.view(-1, -1)": "InputError: a tensor of shape [24,24] has 576 elements, but its data has 24",
+    "t.permute(0, 1, 2, 0)": "InputError: the axes 0,1,2,0 are no order of 3 dimensions",
+    "t.permute(0, 1, 1)": "InputError: the axes 0,1,1 are no order of 3 dimensions",
+    "t.add(row)": "InputError: an operator takes a number, not Tensor",
+    "t.mul()": "InputError: an operator takes a number, not undefined",
     "t.slice([2, 1])": "InputError: a slice is an index, [begin, end] or null, not [2,1]",
     'new Tensor("float16", new Uint16Array(2)).add(1)': (
         'InputError: a tensor of float16 holds bits: convert it first, by to("float32")'

@@ -101,21 +101,54 @@ def test_the_runtime_unfolds_the_same_items() -> None:
         items = [item for i in range(choose.randint(1, 6)) for item in (*layer(i), *period)]
         assert unfold(fold(items)) == items
         cases.append((items, fold(items)))
-    script = REPETITIONS_JS.as_uri()
-    code = f"""import {{ unfold }} from "{script}";
+    assert unfolded_by_the_runtime([folded for _, folded in cases]) == [items for items, _ in cases]
+
+
+def unfolded_by_the_runtime(lists: list[Any]) -> list[Any]:
+    """The unfolded lists, or the text of the error for each list that the runtime refuses."""
+    code = f"""import {{ unfold }} from "{REPETITIONS_JS.as_uri()}";
       let text = ""; for await (const chunk of process.stdin) text += chunk;
-      process.stdout.write(JSON.stringify(JSON.parse(text).map(unfold)));"""
+      const attempt = (items) => {{
+        try {{ return unfold(items); }} catch (error) {{ return error.message; }}
+      }};
+      process.stdout.write(JSON.stringify(JSON.parse(text).map(attempt)));"""
     process = subprocess.run(
         ["node", "--input-type=module", "-e", code],
-        input=json.dumps([folded for _, folded in cases]),
+        input=json.dumps(lists),
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(process.stdout) == [items for items, _ in cases]
+    return list(json.loads(process.stdout))
 
 
-@pytest.mark.parametrize("mark", ["{1+}", "{,}", "{1,2}"])
-def test_a_malformed_repetition_is_refused(mark: str) -> None:
+MALFORMED_MARKS = [{"count": 3, "items": [{"name": mark}]} for mark in ("{1+}", "{,}", "{1,2}")]
+MALFORMED_COUNTS = [
+    {"count": -5, "items": [1]},
+    {"count": 0, "items": [1]},
+    {"count": 2.5, "items": [1]},
+    {"count": True, "items": [1]},
+    {"count": "2", "items": [1]},
+    {"count": None, "items": [1]},
+    {"count": 2, "items": []},
+    {"count": 2},
+    {"count": 1_000_001, "items": [1]},
+]
+
+
+@pytest.mark.parametrize("repetition", MALFORMED_MARKS + MALFORMED_COUNTS)
+def test_a_malformed_repetition_is_refused(repetition: Any) -> None:
     with pytest.raises(PackageError, match="malformed"):
-        unfold([{"count": 3, "items": [{"name": mark}]}])
+        unfold([repetition])
+
+
+def test_the_runtime_refuses_malformed_counts() -> None:
+    for message in unfolded_by_the_runtime([[repetition] for repetition in MALFORMED_COUNTS]):
+        assert "malformed" in message
+
+
+def test_no_negative_count_hides_a_huge_list() -> None:
+    items = [{"count": 10**12, "items": [1]}, {"count": -(10**12), "items": [1]}]
+    with pytest.raises(PackageError, match="malformed"):
+        unfold(items)
+    assert "malformed" in unfolded_by_the_runtime([items])[0]

@@ -5,8 +5,8 @@ The `items` of the object are the templates of one period. They repeat in turn u
 `count` items. The last repetition may be incomplete, as the last layer of a network often is.
 
 A number that differs is written `{first+step}` inside a string, or `{#first+step}` in place of a
-number. If the numbers are no progression, they are listed: `{first,second,...}`. The twin of
-`unfold` is in `runtime_js/repetitions.js`.
+number. Numbers that are no progression are listed, one for each repetition: `{first,second,...}` or
+`{#first,second,...}`. `runtime_js/repetitions.js` is `unfold` in JavaScript.
 
     >>> layers = [{"name": f"layer{i}.weight", "arguments": [7, 3 * i]} for i in range(4)]
     >>> fold(layers)
@@ -27,22 +27,24 @@ from typing import Any
 from webmlc.core.errors import PackageError
 
 Json = Any
-LONGEST = 256
+PERIOD_LIMIT = 256
 """The most items of a period. A layer of a network has fewer. The limit bounds the search time."""
-MOST = 1_000_000
-"""The most items of a list that is read. A damaged file could have more, and exhaust memory."""
-FRAME, MARK = 24, 8
-"""The characters around the template of a repetition, and the characters that the marks add to each
-item. The search needs only an estimate: with 4 to 32 characters for a mark, the manifests of MiniLM
-and ResNet-50 are the same.
+ITEM_LIMIT = 1_000_000
+"""The most items of an unfolded list. A damaged file could ask for more, and exhaust memory."""
+FRAME = 24
+"""The characters of a repetition around its templates: `{"count":...,"items":[...]}`."""
+MARK = 8
+"""The characters that marks such as `{0+1}` add to a template. An estimate is enough: the folded
+manifests of MiniLM and ResNet-50 are the same with any number from 4 to 32.
 """
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 _MARK = re.compile(r"\{(#?)([\d+,-]+)\}")
 
 
 def fold(items: list[Json]) -> list[Json]:
-    """Replace repetitions so that the text is shortest, by dynamic programming. A list with braces
-    in strings stays as it is.
+    """Replace repetitions so that the text is short. A list with braces in strings stays as it is.
+
+    Each repetition is as long as the plain items at most.
     """
     if any(map(_has_braces, items)):
         return items
@@ -55,8 +57,8 @@ def fold(items: list[Json]) -> list[Json]:
         end = position + count
         repeated = items[position:end]
         repetition = _repetition(repeated, period)
-        is_shorter = len(_compact(repetition)) < ends[end] - ends[position]
-        folded += [repetition] if is_shorter else repeated
+        length = len(_compact(repetition)) + 1  # with its comma
+        folded += [repetition] if length <= ends[end] - ends[position] else repeated
         position = end
     return folded
 
@@ -67,30 +69,33 @@ def _repetition(items: Sequence[Json], period: int) -> Json:
 
 
 def _periods(items: Sequence[Json], ends: Sequence[int]) -> list[tuple[int, int]]:
-    """For each position, the period and the number of the items to fold from there: (1, 1) for an
-    item that stays as it is. `ends` are the positions in the text where the items end.
+    """The period and the number of items of the repetition to fold from each position, by dynamic
+    programming: (1, 1) for an item that stays plain, since its repetition is longer than it.
+    `ends[i]` is the position in the text where item `i` begins and the item before it ends.
 
     The search runs backwards: the shortest text from a position follows from the shortest texts
-    from later positions.
+    from later positions. `shortest` holds estimates of their lengths. Items match if they differ in
+    numbers only. When `matches` items from `i` on each match the item one `period` later, the
+    repetition has `period + matches` items.
     """
     shapes = [_compact(_shape(item)) for item in items]
-    lengths = [0] * (len(items) + 1)
+    shortest = [0] * (len(items) + 1)
     periods = [(1, 1)] * len(items)
-    later: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=LONGEST))
-    matches: dict[int, tuple[int, int]] = {}  # by period: where items match, and how many in a row
+    later: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=PERIOD_LIMIT))
+    runs: dict[int, tuple[int, int]] = {}  # by period: where matches in a row begin, their number
     for i in reversed(range(len(items))):
-        lengths[i] = ends[i + 1] - ends[i] + lengths[i + 1]
-        for j in later[shapes[i]]:
-            if (period := j - i) > LONGEST:
+        shortest[i] = ends[i + 1] - ends[i] + shortest[i + 1]
+        for j in later[shapes[i]]:  # the nearest first
+            if (period := j - i) > PERIOD_LIMIT:
                 break
-            position, count = matches.get(period, (0, 0))
-            count = count + 1 if position == i + 1 else 1
-            matches[period] = (i, count)
-            if count < period:  # less than two repetitions
+            begin, matches = runs.get(period, (0, 0))
+            matches = matches + 1 if begin == i + 1 else 1
+            runs[period] = (i, matches)
+            if matches < period:  # the second repetition is incomplete
                 continue
-            template = ends[j] - ends[i] + period * MARK + FRAME
-            if (length := template + lengths[j + count]) < lengths[i]:
-                lengths[i], periods[i] = length, (period, period + count)
+            length = ends[j] - ends[i] + period * MARK + FRAME + shortest[j + matches]
+            if length < shortest[i]:
+                shortest[i], periods[i] = length, (period, period + matches)
         later[shapes[i]].appendleft(i)
     return periods
 
@@ -139,9 +144,9 @@ def _template(values: Sequence[Json]) -> Json:
         case int():
             return first if len(set(values)) == 1 else f"{{#{_series(values)}}}"
     parts = [_NUMBER.findall(value) for value in values]
-    numbers = [list(map(int, column)) for column in zip(*parts, strict=True)]
-    series = iter([f"{{{_series(n)}}}" if len(set(n)) > 1 else str(n[0]) for n in numbers])
-    return _NUMBER.sub(lambda _: next(series), first)
+    columns = [list(map(int, column)) for column in zip(*parts, strict=True)]
+    marks = iter([f"{{{_series(n)}}}" if len(set(n)) > 1 else str(n[0]) for n in columns])
+    return _NUMBER.sub(lambda _: next(marks), first)
 
 
 def _series(numbers: Sequence[int]) -> str:
@@ -153,19 +158,33 @@ def _series(numbers: Sequence[int]) -> str:
 
 
 def unfold(items: list[Json]) -> list[Json]:
-    """Replace each repetition by its items. Raises `PackageError` if a template is malformed."""
-    counts = [item["count"] for item in items if isinstance(item, dict) and "count" in item]
+    """Replace each repetition by its items. Raises `PackageError` if a repetition is malformed, or
+    if the list would have more than `ITEM_LIMIT` items.
+    """
     try:
-        if sum(counts) > MOST:
-            raise ValueError(f"{sum(counts)} items")
+        total = sum(map(_count, items))
+        if total > ITEM_LIMIT:
+            raise ValueError(f"{total} items")
         return [value for item in items for value in _unfold_item(item)]
     except (ValueError, TypeError, IndexError) as error:
         raise PackageError(f"manifest.json: a repetition is malformed: {error}") from error
 
 
+def _count(item: Json) -> int:
+    """The number of items that an item of a folded list stands for."""
+    match item:
+        case {"count": bool()}:
+            raise ValueError("its count is no number")
+        case {"count": int(count), "items": [_, *_]} if count > 0:
+            return count
+        case {"count": _}:
+            raise ValueError("it needs a positive count and templates")
+    return 1
+
+
 def _unfold_item(item: Json) -> Iterator[Json]:
     match item:
-        case {"count": int(count), "items": [_, *_] as templates}:
+        case {"count": count, "items": templates}:
             for number in range(count):
                 repetition, index = divmod(number, len(templates))
                 yield _filled(templates[index], repetition)
@@ -173,24 +192,24 @@ def _unfold_item(item: Json) -> Iterator[Json]:
             yield item
 
 
-def _filled(template: Json, index: int) -> Json:
-    """The value that a template stands for in one repetition."""
+def _filled(template: Json, repetition: int) -> Json:
+    """The value that a template stands for in the repetition of this number."""
     match template:
         case dict():
-            return {key: _filled(value, index) for key, value in template.items()}
+            return {key: _filled(value, repetition) for key, value in template.items()}
         case list():
-            return [_filled(value, index) for value in template]
+            return [_filled(value, repetition) for value in template]
         case str():
             mark = _MARK.fullmatch(template)
             if mark is not None and mark[1]:
-                return _number(mark[2], index)
-            return _MARK.sub(lambda m: str(_number(m[2], index)), template)
+                return _number(mark[2], repetition)
+            return _MARK.sub(lambda m: str(_number(m[2], repetition)), template)
     return template
 
 
-def _number(series: str, index: int) -> int:
-    """A number of a series: `first+step` or a list."""
+def _number(series: str, repetition: int) -> int:
+    """The number of a repetition in a series: `first+step` or a list."""
     if "+" in series:
         first, step = series.split("+")
-        return int(first) + index * int(step)
-    return int(series.split(",")[index])
+        return int(first) + repetition * int(step)
+    return int(series.split(",")[repetition])
