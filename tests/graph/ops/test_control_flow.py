@@ -51,6 +51,37 @@ def test_a_condition_of_a_run_chooses_a_branch(tmp_path: Path) -> None:
     check(parse(text), tmp_path, *runs)
 
 
+READERS = {
+    "branch": """y = If(c) <
+        then_branch = t () => (float[n, 4] p) { p = Clip(x, s) },
+        else_branch = e () => (float[n, 4] q) { q = Identity(x) }>""",
+    "loop": """k = Constant<value_int = 5>()
+    y = Loop(k, , x) <body = l (int64 i, bool g, float[n, 4] a) => (bool h, float[n, 4] b) {
+        h = Identity(g)
+        b = Add(a, s)
+    }>""",
+    "nested": """y = If(c) <
+        then_branch = t () => (float[n, 4] p) {
+            p = If(c) <
+                then_branch = v () => (float[n, 4] r) { r = Mul(x, s) },
+                else_branch = w () => (float[n, 4] o) { o = Identity(x) }>
+        },
+        else_branch = e () => (float[n, 4] q) { q = Sub(x, s) }>""",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_bodies_read_dequantised_numbers_of_the_outer_graph(tmp_path: Path, reader: str) -> None:
+    """The build knows the number, but keeps the node. A body's copy lost the fraction."""
+    text = f"""g (float[n, 4] x, bool c) => (float[n, 4] y)
+        <int8 stored = {{7}}, float unit = {{0.0153}}> {{
+        s = DequantizeLinear(stored, unit)
+        {READERS[reader]}
+    }}"""
+    runs = [{"x": normal(3, 4), "c": np.array(c)} for c in (True, False)]
+    check(parse(text, 21), tmp_path, *runs)
+
+
 def test_a_long_loop_carries_swaps_and_scans(tmp_path: Path) -> None:
     text = """g (float[n] x, float[n] w) => (float[n] a, float[n] b, float[k, n] s) {
         count = Constant<value_int = 50>()

@@ -26,8 +26,6 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int, const
@@ -68,6 +66,7 @@ from webmlc.graph.ops.operator import (
     bind,
     check_size,
     is_addressable,
+    numbers_of,
     object_array,
     symbolic_constant,
     symbolic_value,
@@ -468,13 +467,12 @@ class _Inference:
 
     def store_value(self, name: str, type_: TensorType, value: KnownValue, node: Node) -> None:
         """Store a known value as a constant, or as a `SymbolicConstant` node if it has symbols."""
-        if any(isinstance(e, Expr) for e in value.reshape(-1)):
+        numbers = numbers_of(value, type_.dtype)
+        if numbers is None:
             self.values[name] = value
             self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))
         else:
-            self.constants[name] = np.asarray(value.tolist(), type_.dtype.numpy).reshape(
-                value.shape
-            )
+            self.constants[name] = numbers
 
 
 def _may_be_shape(node: Node, context: Context) -> bool:

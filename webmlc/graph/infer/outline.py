@@ -32,6 +32,7 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Scope,
     UnknownValueError,
+    numbers_of,
     object_array,
     symbolic_constant,
 )
@@ -220,8 +221,12 @@ class Outline:
             if value in inferred.constants:
                 constants[new_names[value]] = inferred.constants[value]
             elif elements is not None and not any(_is_float(e) for e in elements.reshape(-1)):
-                dtype = self.scope.types[value].dtype
-                symbolic.append(symbolic_constant(elements, dtype, new_names[value], ()))
+                dtype, name_inside = self.scope.types[value].dtype, new_names[value]
+                numbers = numbers_of(elements, dtype)
+                if numbers is None:
+                    symbolic.append(symbolic_constant(elements, dtype, name_inside, ()))
+                else:  # a node that keeps quantised weights, whose value is known
+                    constants[name_inside] = numbers
             else:
                 captures.append(value)
         function = Function(

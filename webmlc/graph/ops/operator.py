@@ -583,6 +583,14 @@ def symbolic_value(node: Node) -> KnownValue:
     return object_array(elements, shape)
 
 
+def numbers_of(value: KnownValue, dtype: DType) -> Array | None:
+    """The array of a known value; `None` if an element has symbols."""
+    if any(isinstance(element, Expr) for element in value.reshape(-1)):
+        return None
+    array: Array = np.asarray(value.tolist(), dtype.numpy)
+    return array.reshape(value.shape)
+
+
 def object_array(elements: Sequence[Any], shape: Sequence[int]) -> KnownValue:
     """Make an object array of these elements. (numpy itself would unpack elements that are
     sequences.)

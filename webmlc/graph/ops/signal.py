@@ -31,6 +31,11 @@ from webmlc.graph.ops.shapes import (
     require,
 )
 
+MATRIX_LIMIT = 1 << 24
+"""The complex elements of the largest matrix of a transform that is a constant: 128 MB of float32.
+A run computes a larger one. Chosen by hand.
+"""
+
 
 def _number(context: Context, index: int, description: str) -> int:
     """The number in an input that must be known at build time. Raises `UnknownValueError` if it is
@@ -91,7 +96,7 @@ def _dft(context: Context, build: Builder) -> Value:
     if axis == rank - 1 or parts is None or parts > (1 if onesided and not inverse else 2):
         raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
     length = _length(context) if context.has(1) else size
-    if size is None or length is None:
+    if size is None or length is None or size * length > MATRIX_LIMIT:
         return _symbolic_dft(context, build, axis, inverse=inverse, onesided=onesided)
     if inverse and onesided and not context.has(1):
         length = 2 * (size - 1)
@@ -195,6 +200,10 @@ def _stft(context: Context, build: Builder) -> Value:
         raise NotSupportedError("frames of symbolic length")
     if not require(context, "at most", const(length), context.shape(0)[1]):
         raise NotSupportedError(f"frames of {length} elements of {context.type(0)}")
+    if length * length > MATRIX_LIMIT:
+        raise NotSupportedError(
+            f"frames of {length} elements; the most are {MATRIX_LIMIT**0.5:.0f}"
+        )
     check_shape(context, 2, (const(length),))
     if context.rank(0) == 2:
         signal = signal.unsqueeze(-1)
