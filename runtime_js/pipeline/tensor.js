@@ -178,6 +178,7 @@ export class Tensor {
   to(type) {
     if (type === this.type) return this;
     const values = areBits(this.type, this.data) ? fromBits(this.type, this.data) : this.data;
+    /** @type {(x: any) => any} */
     const convert = arrayOf(type).name.startsWith("Big") ? toBigInt : type === "bool" ? Boolean : type.includes("int") ? toInteger : Number;
     return new Tensor(type, Array.from(values, convert), this.dims);
   }
