@@ -32,6 +32,7 @@ export function baseAt(url) {
     fastestDevice: () => import("./fastest_device.js"),
     samples: () => import("./typed/samples.js"),
     gpuPixels: () => import("./typed/gpu_pixels.js"),
+    texts: () => import("./texts.js"),
     typedValues: () => import("./typed/typed_model.js"),
   };
 }

@@ -12,6 +12,7 @@ export interface Manifest {
   outputs: Port[];
   sequences: Record<string, string[] | null>;
   typed: Record<string, TypedValue>;
+  texts: Texts | null;
   requirements: Requirement[];
   checks: Check[];
   states: StatePort[];
@@ -46,6 +47,132 @@ export interface TypedValue {
   rate: number | null;
   values: string[] | null;
   labels: string | null;
+}
+
+/** The texts of a model, and the steps on them that hosts compute (`core/text_steps.py`). */
+export interface Texts {
+  words: string;
+  inputs: TextPort[];
+  outputs: TextPort[];
+  before: (View | Take | Join | Normalise | Split | Tokenise | Append | Match | CountGrams | Parse | Print)[];
+  after: (View | Take | Join | Normalise | Split | Tokenise | Append | Match | CountGrams | Parse | Print)[];
+  constants: Record<string, TextTensor>;
+  feeds: string[];
+  reads: string[];
+}
+
+/** An input or output of the model that holds texts. */
+export interface TextPort {
+  name: string;
+  shape: Size[];
+  position: number;
+}
+
+/** Give texts another shape. */
+export interface View {
+  type: "view";
+  value: string;
+  result: string;
+  shape: number[];
+}
+
+/** Take the elements `indices` along an axis. */
+export interface Take {
+  type: "take";
+  value: string;
+  result: string;
+  axis: number;
+  indices: number[];
+}
+
+/** Concatenate tensors of texts along an axis. */
+export interface Join {
+  type: "join";
+  values: string[];
+  result: string;
+  axis: number;
+}
+
+/** Change the case of texts, and remove stop words (ONNX's StringNormalizer). */
+export interface Normalise {
+  type: "normalise";
+  value: string;
+  result: string;
+  case: "lower" | "none" | "upper";
+  stop_words: string[];
+  folds: boolean;
+}
+
+/** Split texts at a delimiter, or at white space if the delimiter is empty (ONNX's StringSplit). */
+export interface Split {
+  type: "split";
+  value: string;
+  result: string;
+  counts: string;
+  delimiter: string;
+  limit: number;
+}
+
+/** Split texts into tokens (onnxruntime's Tokenizer). */
+export interface Tokenise {
+  type: "tokenise";
+  value: string;
+  result: string;
+  pattern: string;
+  separators: string[];
+  shortest: number;
+  padding: string;
+  marks: boolean;
+}
+
+/** Append to each text of `value` the text of `end` (ONNX's StringConcat). */
+export interface Append {
+  type: "append";
+  value: string;
+  end: string;
+  result: string;
+}
+
+/** Say whether a pattern matches a whole text, as bool (ONNX's RegexFullMatch). */
+export interface Match {
+  type: "match";
+  value: string;
+  result: string;
+  pattern: string;
+}
+
+/** Count the n-grams of each row of texts, as float32 (ONNX's TfIdfVectorizer). */
+export interface CountGrams {
+  type: "count_grams";
+  value: string;
+  result: string;
+  grams: string;
+  shortest: number;
+  longest: number;
+  width: number;
+  skips: number;
+  clips: boolean;
+}
+
+/** Read numbers (ONNX's Cast). */
+export interface Parse {
+  type: "parse";
+  value: string;
+  result: string;
+  dtype: DType;
+}
+
+/** Write numbers as texts, floats as C's %.8g does (ONNX's Cast). */
+export interface Print {
+  type: "print";
+  value: string;
+  result: string;
+}
+
+/** Texts that a step reads, and that are the same in every run. */
+export interface TextTensor {
+  shape: number[];
+  texts: string[];
 }
 
 /** A condition on two sizes that a run checks, as JSON `[rule, left, right, node]`. */

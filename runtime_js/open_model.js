@@ -12,7 +12,7 @@ import { hasStates, neededFiles } from "./sizes.js";
 import { chooseVariant, VARIANT_NAMES } from "./variants.js";
 import { WasmDevice } from "./wasm_device.js";
 
-/** @import { Base, Chosen, Device, Loading, Manifest, Program } from "./types.d.ts" */
+/** @import { Base, Chosen, Device, Loading, Manifest, Program, Texts } from "./types.d.ts" */
 /** @import { Executors, Loaded } from "./model.js" */
 /** @import { LoadOptions } from "./webmlc.js" */
 /**
@@ -84,8 +84,10 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
     const manifest = await fetchManifest(base);
     base.files?.use(manifest);
     onManifest?.(manifest, base);
-    const typedValues = Object.keys(manifest.typed).length && base.typedValues(); // arrive beside the weights
-    if (typedValues) typedValues.catch(() => {}); // reported below, if the model opens
+    // The parts for texts and for values of the page arrive beside the weights. Their errors are reported below, if the model opens.
+    const texts = manifest.texts && base.texts();
+    const typedValues = Object.keys(manifest.typed).length && base.typedValues();
+    for (const part of [texts, typedValues]) if (part) part.catch(() => {});
     if (hasStates(manifest)) base.session().catch(() => {}); // arrives beside the weights, not during the first run
     let spare = cpu;
     const open = async (/** @type {"auto" | Device} */ on, reason = "") => {
@@ -98,25 +100,15 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
     };
     const { wasm, webgpu } = manifest.programs;
     const model = kind === "auto" && wasm && webgpu ? await (await base.fastestDevice()).openFastest(base, manifest, open) : (await open(kind)).model;
-    return typedValues ? await withValues(base, model, typedValues) : model;
+    try {
+      if (texts) await (await texts).withTexts(model, /** @type {Texts} */ (manifest.texts));
+      return typedValues ? await (await typedValues).withTypedValues(model, base) : model;
+    } catch (error) {
+      model.dispose();
+      throw error;
+    }
   } catch (error) {
     cpu?.dispose();
-    throw error;
-  }
-}
-
-/**
- * Let a model take and return values of the page. If that fails, the model is disposed of.
- * @param {Base} base
- * @param {Model} model
- * @param {ReturnType<Base["typedValues"]>} typedValues
- */
-async function withValues(base, model, typedValues) {
-  try {
-    const { withTypedValues } = await typedValues;
-    return await withTypedValues(model, base);
-  } catch (error) {
-    model.dispose();
     throw error;
   }
 }

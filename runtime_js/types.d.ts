@@ -123,6 +123,7 @@ export interface Base {
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
   samples(): Promise<Pick<typeof import("./typed/samples.js"), "readSamples">>;
   gpuPixels(): Promise<Pick<typeof import("./typed/gpu_pixels.js"), "GpuPictures">>;
+  texts(): Promise<Pick<typeof import("./texts.js"), "withTexts">>;
   typedValues(): Promise<Pick<typeof import("./typed/typed_model.js"), "withTypedValues">>;
 }
 

@@ -50,6 +50,13 @@ export interface Tensor {
   data: TypedArray;
 }
 
+/** A tensor of texts. */
+export interface TextTensor {
+  dtype: "string";
+  shape: number[];
+  data: string[];
+}
+
 /** A dimension: a number, a symbol's name, or `[operator, Size, ...]`. */
 export type Size = number | string | [string, ...Size[]];
 
@@ -101,6 +108,12 @@ export interface LoadOptions {
 
 export type Inputs = Record<string, Tensor | TypedArray>;
 export type Outputs = Record<string, Tensor>;
+
+/**
+ * A model with inputs or outputs of texts: `load<TextModel>(url)`. A list of texts alone is enough as an input if at most one size of
+ * the input is symbolic.
+ */
+export type TextModel<I = Record<string, Tensor | TextTensor | TypedArray | readonly string[]>, O = Record<string, Tensor | TextTensor>> = Model<I, O>;
 
 /** Inputs, each of which may be on the GPU. */
 export type OnGpu<I> = { [name in keyof I]: I[name] | GpuInput };

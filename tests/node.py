@@ -114,8 +114,10 @@ def answer_once(path: Path, job: Any) -> Any:
 
 
 def tensor(array: Any) -> dict[str, Any]:
-    """An array of numbers or booleans as the script reads it."""
+    """An array of numbers, booleans or texts as the script reads it."""
     array = np.asarray(array)
+    if array.dtype == object:
+        return {"dtype": "string", "shape": list(array.shape), "data": array.ravel().tolist()}
     numbers = array.ravel().astype(int) if array.dtype == bool else array.ravel()
     data = [str(n) if array.dtype.itemsize == 8 else n for n in numbers.tolist()]
     return {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}

@@ -39,6 +39,7 @@ ROOMS = (
     "webmlc.graph.gradient",
     "webmlc.graph.checks",
     "webmlc.graph.infer",
+    "webmlc.graph.texts",
     "webmlc.graph.typed",
     "webmlc.graph.simplify",
     "webmlc.graph.quantise",

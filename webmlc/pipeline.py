@@ -51,6 +51,7 @@ from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_buffer_states, use_states
 from webmlc.graph.table import with_rows
+from webmlc.graph.texts.cut_texts import cut_texts
 from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import (
@@ -194,6 +195,7 @@ def graph_passes(options: BuildOptions) -> tuple[ModulePass, ...]:
         *((("connect values", connect),) if options.inputs or options.outputs else ()),
         ("compute exactly", compute_exactly) if options.exact else ("round caches", round_caches),
         ("infer shapes", infer_and_warn),
+        ("cut texts", cut_texts),
         ("fold constants", partial(fold_constants, keep=QUANTISED_CONSTANTS)),
         ("simplify", simplify_graph),
         ("use block products", blocks),
@@ -228,7 +230,9 @@ def use_blocks(module: Module, options: BuildOptions) -> Module:
 
 
 def with_states(module: Module) -> Module:
-    """Keep pasts and recurrent states in sessions."""
+    """Keep pasts and recurrent states in sessions, unless hosts compute texts for each run."""
+    if module.texts is not None:
+        return module
     return use_recurrent_states(use_buffer_states(use_states(module)))
 
 

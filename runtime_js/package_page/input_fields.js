@@ -3,7 +3,7 @@
 //   in:  an input of the model, and its kind if it is a value of the page
 //   out: a field: an element, and a function that returns what a run takes
 //
-// Pictures are dropped, chosen or drawn; sounds are dropped or chosen; numbers are typed. Inputs that nobody enters are random.
+// Pictures are dropped, chosen or drawn; sounds are dropped or chosen; texts and numbers are typed. Inputs that nobody enters are random.
 
 import { arrayOf } from "../dtypes.js";
 import { create } from "../page.js";
@@ -30,7 +30,7 @@ export function inputField(port, kind) {
   legend.append(create("strong", port.name), " ", code(kind?.kind ?? typeText(port)));
   node.append(legend);
   const isPicture = pictureLayout(port) !== null && ["float32", "uint8"].includes(port.dtype);
-  const read = kind?.kind === "samples" ? soundField(node, kind.rate ?? 0) : kind || isPicture ? pictureField(node, port, Boolean(kind)) : numberField(node, port);
+  const read = port.dtype === "string" ? textField(node, port) : kind?.kind === "samples" ? soundField(node, kind.rate ?? 0) : kind || isPicture ? pictureField(node, port, Boolean(kind)) : numberField(node, port);
   return { node, read };
 }
 
@@ -201,6 +201,20 @@ function drawSound(canvas, samples) {
     const top = Math.max(1, column.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0) * height);
     context.fillRect(x, (height - top) / 2, 1, top);
   }
+}
+
+/** A field for texts, one in each line. @param {HTMLElement} node @param {Port} port @returns {Field["read"]} */
+function textField(node, port) {
+  const area = /** @type {HTMLTextAreaElement} */ (create("textarea"));
+  area.placeholder = "Texts, one in each line";
+  area.setAttribute("aria-label", port.name);
+  node.append(area);
+  return async (symbols) => {
+    const data = area.value.split("\n");
+    if (data.length > 1 && !data.at(-1)) data.pop();
+    inferSize(port, symbols, data.length);
+    return { dtype: "string", shape: port.shape.map((size) => sizeOf(size, symbols)), data };
+  };
 }
 
 /** A field for numbers. @param {HTMLElement} node @param {Port} port @returns {Field["read"]} */

@@ -126,4 +126,4 @@ function table(data, columns) {
 }
 
 /** @param {any} value */
-const numberText = (value) => (typeof value === "bigint" || Number.isInteger(value) ? String(value) : Number(value).toPrecision(4));
+const numberText = (value) => (["bigint", "string"].includes(typeof value) || Number.isInteger(value) ? String(value) : Number(value).toPrecision(4));

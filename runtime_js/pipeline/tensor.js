@@ -27,7 +27,6 @@ export class Tensor {
    */
   constructor(type, data, dims) {
     if (typeof type !== "string") [type, data, dims] = [typeOf(type), type, data];
-    if (type === "string") throw new InputError("a tensor of strings: models take numbers; encode the texts first");
     this.type = type;
     /** @type {any} */
     this.data = dataOf(type, data);
@@ -69,7 +68,9 @@ export class Tensor {
     const [count, ...dims] = this.dims;
     const size = product(dims);
     const place = placeOf(index, count);
-    return this.like(this.data.subarray(place * size, (place + 1) * size), dims);
+    const { data } = this;
+    const [begin, end] = [place * size, (place + 1) * size];
+    return this.like(this.type === "string" ? data.slice(begin, end) : data.subarray(begin, end), dims);
   }
 
   /** A tensor of the same type and class. @param {any} data @param {readonly number[]} dims @returns {any} */
@@ -368,6 +369,10 @@ function fromBits(type, data) {
 
 /** The array of a tensor's elements, made of numbers if `data` are such. @param {string} type @param {any} data */
 function dataOf(type, data) {
+  if (type === "string") {
+    if (Array.isArray(data) && data.every((text) => typeof text === "string")) return [...data];
+    throw new InputError(`a tensor of strings holds an array of strings, not ${described(data)}`);
+  }
   const plain = /** @type {any} */ (arrayOf(type));
   const array = type === "float16" && Float16Array ? Float16Array : plain;
   if (Array.isArray(data)) {

@@ -5,6 +5,7 @@ import { openFastest } from "../fastest_device.js";
 import { withKeptFiles } from "../file_cache.js";
 import { runAlone, statelessRuns, withStates } from "../run_alone.js";
 import { Session } from "../session.js";
+import { withTexts } from "../texts.js";
 import { GpuPictures } from "../typed/gpu_pixels.js";
 import { readSamples } from "../typed/samples.js";
 import { withTypedValues } from "../typed/typed_model.js";
@@ -13,7 +14,7 @@ import { ThisThread } from "./this_thread.js";
 
 /** @import { Base, WorkerSource } from "../types.d.ts" */
 
-/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "runAlone" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "typedValues">} */
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "runAlone" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "texts" | "typedValues">} */
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
@@ -23,6 +24,7 @@ export const PARTS = {
   fastestDevice: async () => ({ openFastest }),
   samples: async () => ({ readSamples }),
   gpuPixels: async () => ({ GpuPictures }),
+  texts: async () => ({ withTexts }),
   typedValues: async () => ({ withTypedValues }),
 };
 

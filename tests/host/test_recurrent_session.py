@@ -146,7 +146,7 @@ def test_states_of_kernels_on_the_cpu(text: str, tmp_path: Path) -> None:
     loaded = webmlc.load(tmp_path, device="webgpu")
     assert "wasm" in {step.device for step in loaded.program.steps}
     session = loaded.session()
-    state = np.zeros((2, 4), loaded.all_inputs[1].dtype.numpy)
+    state = np.zeros((2, 4), loaded.all_inputs[1].dtype)
     for _ in range(5):
         x = inputs(2)["x"]
         y, state = reference.run(None, {"x": x, "state": state})

@@ -9,6 +9,7 @@ import { load } from "../../runtime_js/webmlc.js";
 import { answerLines } from "./answer_lines.mjs";
 
 const tensor = ({ dtype, shape, data }) => {
+  if (dtype === "string") return { dtype, shape, data };
   const convert = dtype.endsWith("64") && dtype !== "float64" ? BigInt : Number;
   return { dtype, shape, data: arrayOf(dtype).from(data, convert) };
 };

@@ -95,6 +95,8 @@ VALUES = {
     "t.stride()": [12, 4, 1],
     "[...v].map(Number)": V.tolist(),
     "new Tensor([true, false]).tolist()": [1, 0],
+    'new Tensor("string", ["a", "b", "c", "d"], [2, 2])[1].tolist()': ["c", "d"],
+    'new Tensor(["a", "b"]).slice([1, 2]).tolist()': ["b"],
 }
 ERRORS = {
     "t[2]": "InputError: 2 is no index of 2: there are -2 to 1",
@@ -116,8 +118,8 @@ ERRORS = {
     'new Tensor("float32", { length: 3 })': (
         "InputError: a tensor holds a typed array or numbers, not Object"
     ),
-    'new Tensor("string", ["a"])': (
-        "InputError: a tensor of strings: models take numbers; encode the texts first"
+    'new Tensor("string", [1])': (
+        "InputError: a tensor of strings holds an array of strings, not Array"
     ),
 }
 

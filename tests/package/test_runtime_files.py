@@ -30,6 +30,7 @@ def test_pages_and_workers_share_one_module() -> None:
         "wasm_worker.js",
         "webgpu_device.js",
         "adapter.js",
+        "texts.js",
         "typed_model.js",
         "samples.js",
         "gpu_pixels.js",

@@ -22,6 +22,10 @@ def run(
     ] = None,
     how: RunOptions,
     options: BuildOptions,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A text for an input, as NAME=TEXT. Repeat it for more texts."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a model once and show its outputs."""
@@ -35,8 +39,8 @@ def run(
     from webmlc.pipeline import build_package
 
     with load_any(package, how.device, how.threads, build_package, options) as model:
-        arrays = read_inputs(model, inputs, how.dims, how.seed)
-        with suggest_options("--dim or --inputs", bool(how.dims or inputs)):
+        arrays = read_inputs(model, inputs, how.dims, how.seed, text or ())
+        with suggest_options("--dim, --inputs or --text", bool(how.dims or inputs or text)):
             outputs = model.run(arrays)
     if out is not None:
         write_outputs(out, outputs)

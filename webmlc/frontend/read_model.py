@@ -36,6 +36,7 @@ from onnx import (
 )
 
 from webmlc.core.dependencies import note_file
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError, UserError
 from webmlc.core.expr import Const, Expr, Var
 from webmlc.core.package_files import model_name
@@ -49,6 +50,7 @@ from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
 from webmlc.frontend.file_kinds import is_kind
 from webmlc.frontend.gguf.read_gguf import read_gguf
+from webmlc.frontend.number_texts import number_texts
 from webmlc.frontend.protos import dtype_of, kept_version, name_of, plain_domain, versions_of
 from webmlc.frontend.resolve_names import resolve_names
 from webmlc.frontend.sort_nodes import sort_nodes
@@ -108,7 +110,7 @@ def read_model(
     opsets = versions_of(model.opset_import)
     opsets.pop("webmlc", None)  # only our own frontends write operators of this domain
     main = _fixed(model.graph, arrays, sizes, dims or {})
-    return Module(stem, {"main": main}, opsets=opsets)
+    return number_texts(Module(stem, {"main": main}, opsets=opsets), model.graph)
 
 
 def _fixed(
@@ -226,9 +228,7 @@ def _check_inputs(graph: GraphProto, constants: Mapping[str, Array]) -> None:
     unsupported = []
     for info in graph.input:
         reason = reasons.get(info.type.WhichOneof("value") or "")
-        if info.type.tensor_type.elem_type == TensorProto.STRING:
-            reason = "text; encode it as numbers before the model"
-        elif info.name not in defaults | constants.keys() and _has_no_rank(info):
+        if info.name not in defaults | constants.keys() and _has_no_rank(info):
             reason = "of unknown rank; declare its shape, with a name for each size that varies"
         if reason is not None:
             unsupported.append(Unsupported(info.name, "input", f"it is {reason}"))
@@ -370,11 +370,14 @@ class _Reader:
         return value
 
     def type(self, info: ValueInfoProto) -> TensorType | None:
-        """The declared type, or `None` for sequences, strings and tensors of unknown rank."""
+        """The declared type, or `None` for sequences and tensors of unknown rank. A text is an
+        int64 (`number_texts`).
+        """
         tensor = info.type.tensor_type
         if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
             return None
-        dtype = dtype_of(tensor.elem_type)
+        is_text = tensor.elem_type == TensorProto.STRING
+        dtype = DType.int64 if is_text else dtype_of(tensor.elem_type)
         if dtype is None:
             return None
         dimensions = tuple(

@@ -27,6 +27,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.core.sizes import Rule, holds
+from webmlc.core.text_steps import TextStep
 
 if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
@@ -220,6 +221,36 @@ class StatePort:
         return self.state == self.past
 
 
+@dataclass(frozen=True, slots=True)
+class TextPort:
+    """An input or output of the model that holds texts. `position` is its place among all inputs or
+    outputs of the model.
+    """
+
+    name: str
+    shape: tuple[Expr, ...]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a model (`core.text_steps`).
+
+    The texts `words` are the numbers 0, 1, ... in `main`. `before` and `after` are the steps of the
+    hosts; `constants` holds the words that steps read, as tensors of numbers. `feeds` are the
+    inputs of `main` that hosts compute, and `reads` the outputs of `main` that only hosts read.
+    """
+
+    words: tuple[str, ...]
+    inputs: tuple[TextPort, ...]
+    outputs: tuple[TextPort, ...]
+    before: tuple[TextStep, ...] = ()
+    after: tuple[TextStep, ...] = ()
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    feeds: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
@@ -236,8 +267,9 @@ class Module:
     input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser. `typed` says
-    which inputs and outputs are values of the page (`typed/connect_values.py`). `halves` are the
-    float32 values of `main` that are float16 in the model (`layout/widen_halves.py`).
+    which inputs and outputs are values of the page (`typed/connect_values.py`). `texts` is there if
+    the model computes with texts. `halves` are the float32 values of `main` that are float16 in the
+    model (`layout/widen_halves.py`).
     """
 
     name: str
@@ -253,6 +285,7 @@ class Module:
     equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
     typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    texts: Texts | None = None
     halves: frozenset[str] = frozenset()
 
     @property

@@ -51,6 +51,7 @@ from webmlc.graph.ops import (
     signal,
     slice,
     sort,
+    text,
     training,
     view,
 )
@@ -63,7 +64,7 @@ MODULES: tuple[ModuleType, ...] = (
     elementwise, cast, linear_algebra, convolution, pooling, axes, reduction, normalisation, view,
     slice, shape, index, sort, sampling, decoder, selection, control,
     sequence, recurrent, resize, image, quantise, encode, linear, scores, tree,
-    random, quantised, regions, signal, training,
+    random, quantised, regions, signal, text, training,
     layout, block_quantised, winograd, strassen, attention, causal,
     fused, fused_attention, group_query,
 )  # fmt: skip

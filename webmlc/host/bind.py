@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.sizes import Rule, holds
-from webmlc.package.manifest import Bind, Manifest, Port, Program
+from webmlc.host.model_port import ModelPort
+from webmlc.package.manifest import AnyPort, Bind, Manifest, Port, Program
 from webmlc.package.sizes import evaluate, shape_text, size_text, symbols_of
 
 Array = NDArray[Any]
+P = TypeVar("P", bound=AnyPort)
 LIMIT = 1 << 31
 """The first size, and the first number of bytes of an input, that is too large.
 
@@ -34,12 +36,21 @@ def read_inputs(manifest: Manifest, inputs: Mapping[str, Array]) -> dict[str, Ar
 
     Raises `InputError` if a name, a dtype or a rank does not match the model.
     """
-    ports = {port.name: port for port in manifest.inputs}
-    if unknown := [name for name in inputs if name not in ports]:
-        raise InputError(f"no input is named {unknown[0]!r}; the model takes {_names(manifest)}")
-    if missing := [name for name in ports if name not in inputs]:
-        raise InputError(f"input {missing[0]!r} is missing; the model takes {_names(manifest)}")
-    return {name: _array(port, inputs[name]) for name, port in ports.items()}
+    check_names(manifest.inputs, inputs)
+    return {port.name: _array(port, inputs[port.name]) for port in manifest.inputs}
+
+
+def check_names(ports: Sequence[AnyPort], inputs: Mapping[str, Any]) -> None:
+    """Raise `InputError` if the names of some inputs are not the names of the ports."""
+    names = [port.name for port in ports]
+    takes = (
+        ", ".join(f"{p.name!r} ({ModelPort.of(p).dtype}{shape_text(p.shape)})" for p in ports)
+        or "none"
+    )
+    if unknown := [name for name in inputs if name not in names]:
+        raise InputError(f"no input is named {unknown[0]!r}; the model takes {takes}")
+    if missing := [name for name in names if name not in inputs]:
+        raise InputError(f"input {missing[0]!r} is missing; the model takes {takes}")
 
 
 def bind(
@@ -70,7 +81,7 @@ def bind(
     return symbols
 
 
-def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence[Port]:
+def chosen_ports(ports: Sequence[P], names: Sequence[str] | None) -> Sequence[P]:
     """The outputs of these names, in the order of the model; by default, all outputs.
 
     Raises `InputError` if no output has a name.
@@ -212,9 +223,3 @@ def _array(port: Port, value: Any) -> Array:
 
 def _numpy_name(dtype: DType) -> str:
     return f'"{dtype}"' if dtype.is_numpy_own else f"ml_dtypes.{dtype}"
-
-
-def _names(manifest: Manifest) -> str:
-    return (
-        ", ".join(f"{p.name!r} ({p.dtype}{shape_text(p.shape)})" for p in manifest.inputs) or "none"
-    )

@@ -286,8 +286,14 @@ class _Comparison:
         size that the reference refuses, too, is left out.
         """
         manifest, fixed = self.model.manifest, self.check.dims or {}
-        places = {symbol.name: (symbol.input, symbol.axis) for symbol in manifest.symbols}
-        for symbol in batch_symbols(map(from_size, port.shape) for port in manifest.inputs):
+        places = {
+            size: (port.name, axis)
+            for port in manifest.model_inputs
+            for axis, size in enumerate(port.shape)
+            if isinstance(size, str)
+        }
+        shapes = (port.shape for port in manifest.model_inputs)
+        for symbol in batch_symbols(map(from_size, shape) for shape in shapes):
             name, axis = places.get(symbol, ("", 0))
             for size in BATCHES:
                 if symbol in fixed or not name or first[name].shape[axis] == size:

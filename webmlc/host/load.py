@@ -48,6 +48,7 @@ from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.model_port import ModelPort, inputs_without_session, signature_text
 from webmlc.host.session import Session, run_alone, session_of
+from webmlc.host.texts import Texts
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
@@ -96,6 +97,8 @@ class Model:
         self.threads = threads
         self.shaders = next(iter(loaded.program.shaders), None)
         self._loaded = loaded
+        record = self.manifest.texts
+        self._texts = None if record is None else Texts(self.manifest, record, self.file)
         self._selections: dict[tuple[str, ...], Segments] = {}
         self._turns = Turns()
         self._process = os.getpid()
@@ -121,7 +124,7 @@ class Model:
     @property
     def inputs(self) -> tuple[ModelPort, ...]:
         """The name, dtype and shape of each input."""
-        return tuple(map(ModelPort.of, self.manifest.inputs))
+        return tuple(map(ModelPort.of, self.manifest.model_inputs))
 
     @property
     def all_inputs(self) -> tuple[ModelPort, ...]:
@@ -131,7 +134,12 @@ class Model:
     @property
     def outputs(self) -> tuple[ModelPort, ...]:
         """The name, dtype and shape of each output."""
-        return tuple(map(ModelPort.of, self.manifest.outputs))
+        return tuple(map(ModelPort.of, self.manifest.model_outputs))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The texts that the model knows. There are none if it takes and returns numbers only."""
+        return () if self._texts is None else self._texts.words
 
     @property
     def sequences(self) -> Mapping[str, tuple[str, ...] | None]:
@@ -181,8 +189,15 @@ class Model:
 
         If `outputs` names some outputs, the others are not downloaded, and not computed if they
         come last. Raises `InputError` if an input does not match the model, if its values lead to
-        indices out of range, or if no output has a name of `outputs`.
+        indices out of range, or if no output has a name of `outputs`. Texts are arrays of `str`.
         """
+        if self._texts is not None:
+            return self._texts.run(inputs, outputs, partial(self._run, states=states))
+        return self._run(inputs, outputs, states)
+
+    def _run(
+        self, inputs: Inputs, outputs: Names | None, states: States | None
+    ) -> dict[str, Array]:
         if self.manifest.has_states and states is None:
             return run_alone(self, inputs, outputs)
         ports = chosen_ports(self.manifest.outputs, outputs)
@@ -289,6 +304,8 @@ class Model:
 
         The time of a step that runs at load is 0.
         """
+        if self._texts is not None:
+            inputs = self._texts.feeds(inputs)
         if self.manifest.has_states:
             with session_of(self, inputs) as (session, feeds, _):
                 times = self._profile(feeds, session.states)

@@ -12,26 +12,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webmlc.core.dtypes import DType
-from webmlc.package.manifest import Manifest, Port
+from webmlc.package.manifest import AnyPort, Manifest, Port
 from webmlc.package.sizes import Size, size_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelPort:
-    """An input or output of a model. `dtype` is a text that numpy takes as a dtype. A size in
+    """An input or output of a model. `dtype` is a text that numpy takes as a dtype: "str" for
+    texts. A size in
     `shape` is a number, the name of a symbolic dimension (`"batch"`), or an expression that a run
     computes (`"batch * 2"`).
     """
 
     name: str
-    dtype: DType
+    dtype: str
     shape: tuple[int | str, ...]
 
     @classmethod
-    def of(cls, port: Port) -> ModelPort:
+    def of(cls, port: AnyPort) -> ModelPort:
         """The record of a port of the manifest."""
-        return cls(port.name, port.dtype, tuple(map(_shown, port.shape)))
+        dtype = port.dtype if isinstance(port, Port) else "str"
+        return cls(port.name, dtype, tuple(map(_shown, port.shape)))
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -42,9 +43,9 @@ def _shown(size: Size) -> int | str:
     return size if isinstance(size, int) else size_text(size).replace("T.", "")
 
 
-def inputs_without_session(manifest: Manifest) -> tuple[Port, ...]:
+def inputs_without_session(manifest: Manifest) -> tuple[AnyPort, ...]:
     """The inputs, and the inputs that states replace, which only a run without a session takes."""
-    return (*manifest.inputs, *(port.past for port in manifest.states))
+    return (*manifest.model_inputs, *(port.past for port in manifest.states))
 
 
 def signature_text(inputs: Sequence[ModelPort], outputs: Sequence[ModelPort]) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Manifest, Port, Program, RowWork
+from webmlc.host.model_port import ModelPort
+from webmlc.package.manifest import AnyPort, Manifest, Program, RowWork
 from webmlc.package.sizes import shape_text
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
@@ -25,8 +26,8 @@ def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "folder": str(folder),
-        "inputs": {p.name: _type(p) for p in manifest.inputs},
-        "outputs": {p.name: _type(p) for p in manifest.outputs},
+        "inputs": {p.name: type_text(p) for p in manifest.model_inputs},
+        "outputs": {p.name: type_text(p) for p in manifest.model_outputs},
         "programs": {
             device: _program(manifest, device, program)
             for device, program in manifest.programs.items()
@@ -54,8 +55,8 @@ def operator_rows(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _type(port: Port) -> str:
-    return f"{port.dtype}{shape_text(port.shape)}"
+def type_text(port: AnyPort) -> str:
+    return f"{ModelPort.of(port).dtype}{shape_text(port.shape)}"
 
 
 def _machine(manifest: Manifest, number: int) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -28,11 +29,17 @@ from webmlc.core.errors import InputError
 from webmlc.core.replace_file import replace_file
 from webmlc.host.load import Model, load
 from webmlc.host.model_port import inputs_without_session
-from webmlc.package.manifest import MANIFEST, Port
+from webmlc.package.manifest import MANIFEST, AnyPort, TextPort
 from webmlc.package.manifest_examples import manifest_examples
 from webmlc.package.sizes import evaluate, symbols_of
 
 Array = NDArray[Any]
+MOST_WORDS = 4
+"""The most words of a random text (chosen by hand)."""
+SHOWN_TEXTS = 4
+"""The texts of an output that a summary shows."""
+NUMBERS = ("min", "mean", "max")
+"""The headings of numbers in a summary."""
 Row = dict[str, Any]
 
 
@@ -82,10 +89,10 @@ def random_inputs(
     """Generate random inputs, except for the inputs in `arrays`. The sizes of symbolic dimensions
     come from the arrays, from `sizes`, or from `example_sizes`.
 
-    Floats are normally distributed. Integers are small and not negative. Inputs with "mask" or
-    "type" in their names are 0 or 1. Inputs with "length" in their names are the largest symbolic
-    dimension, because they count all elements. Raises `InputError` if `sizes` names a dimension
-    that the model does not have.
+    Texts are up to `MOST_WORDS` words of the model, or question marks. Floats are normally
+    distributed. Integers are small and not negative. Inputs with "mask" or "type" in their names
+    are 0 or 1. Inputs with "length" in their names are the largest symbolic dimension, because they
+    count all elements. Raises `InputError` if `sizes` names a dimension that the model lacks.
     """
     generator, ports, given = (
         np.random.default_rng(seed),
@@ -95,12 +102,19 @@ def random_inputs(
     symbols = {name for port in ports for name in symbols_of(port.shape)}
     sizes = {**_sizes_of_arrays(ports, given), **sizes}
     values = manifest_examples(model.manifest, symbols, sizes)
-    inputs = {port.name: _random_array(port, values, generator) for port in ports}
+    inputs = {port.name: _random_array(model, port, values, generator) for port in ports}
     return inputs | given
 
 
-def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
+def _random_array(
+    model: Model, port: AnyPort, sizes: Mapping[str, int], generator: np.random.Generator
+) -> Array:
     shape = tuple(evaluate(size, sizes) for size in port.shape)
+    if isinstance(port, TextPort):
+        words = [*model.words, "?"]
+        texts = [" ".join(generator.choice(words, count)) for count in
+                 generator.integers(1, MOST_WORDS, prod(shape), endpoint=True)]  # fmt: skip
+        return np.array(texts, object).reshape(shape)
     if port.dtype.is_float:
         return generator.standard_normal(shape).astype(port.dtype.numpy)
     if "length" in port.name:
@@ -110,10 +124,36 @@ def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Gen
 
 
 def read_inputs(
-    model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
+    model: Model,
+    path: Path | None,
+    sizes: Mapping[str, int],
+    seed: int,
+    texts: Sequence[str] = (),
 ) -> dict[str, Array]:
-    """Read the arrays of a `.npz` file. Other inputs are random. A run checks ranks and shapes."""
-    return random_inputs(model, sizes, seed, None if path is None else read_arrays(path))
+    """Read the arrays of a `.npz` file, and `texts` in the form NAME=TEXT. Other inputs are random.
+    A run checks ranks and shapes.
+    """
+    arrays = {} if path is None else read_arrays(path)
+    return random_inputs(model, sizes, seed, arrays | _text_arrays(model, texts))
+
+
+def _text_arrays(model: Model, texts: Sequence[str]) -> dict[str, Array]:
+    """The texts of each input as an array. Raises `InputError` for an input that takes none."""
+    ports = {p.name: p for p in model.manifest.model_inputs if isinstance(p, TextPort)}
+    lists: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in ports:
+            takes = ", ".join(map(repr, ports)) or "none"
+            raise InputError(f"--text {text!r}: write NAME=TEXT; inputs that take texts: {takes}")
+        lists.setdefault(name, []).append(value)
+    arrays = {}
+    for name, values in lists.items():
+        shape = [size if isinstance(size, int) else -1 for size in ports[name].shape]
+        if shape.count(-1) > 1 or (-1 not in shape and prod(shape) != len(values)):
+            raise InputError(f"--text {name}: {len(values)} texts for {ports[name].shape}")
+        arrays[name] = np.array(values, object).reshape(shape)
+    return arrays
 
 
 @contextmanager
@@ -143,7 +183,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise InputError(f"{path}: not a readable .npz file of named arrays") from error
 
 
-def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
+def _sizes_of_arrays(ports: Sequence[AnyPort], arrays: Mapping[str, Array]) -> dict[str, int]:
     """The sizes of the symbolic dimensions of some inputs."""
     return {
         dimension: size
@@ -156,16 +196,29 @@ def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write the outputs as a `.npz` file."""
-    arrays: dict[str, Any] = dict(outputs)
+    arrays: dict[str, Any] = {
+        name: array.astype(str) if array.dtype == object else array
+        for name, array in outputs.items()
+    }
     file = BytesIO()
     np.savez(file, **arrays)
     replace_file(path, file.getvalue())
 
 
 def summarise(outputs: Mapping[str, Array]) -> list[Row]:
-    """Build a row per output: type, shape, smallest, mean and largest element."""
-    rows = []
+    """Build a row per output: type, shape, and its least, mean and largest element or its first
+    texts.
+    """
+    rows: list[Row] = []
+    has_texts = any(array.dtype == object for array in outputs.values())
     for name, array in outputs.items():
+        if array.dtype == object:
+            texts = ", ".join(map(str, array.reshape(-1)[:SHOWN_TEXTS]))
+            type_ = f"str[{', '.join(map(str, array.shape))}]"
+            rows.append(
+                {"output": name, "type": type_, **dict.fromkeys(NUMBERS, ""), "texts": texts}
+            )
+            continue
         numbers = array.astype(np.float64) if array.size else np.zeros(1)
         rows.append(
             {
@@ -174,6 +227,7 @@ def summarise(outputs: Mapping[str, Array]) -> list[Row]:
                 "min": float(numbers.min()),
                 "mean": float(numbers.mean()),
                 "max": float(numbers.max()),
+                **({"texts": ""} if has_texts else {}),
             }
         )
     return rows

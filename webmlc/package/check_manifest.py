@@ -27,6 +27,13 @@ def check_manifest(manifest: Manifest) -> None:
 def _problems(manifest: Manifest) -> Iterator[str]:
     inputs = {port.name: port for port in manifest.inputs}
     outputs = {port.name for port in manifest.outputs}
+    texts = manifest.texts
+    if texts is not None:
+        if not set(texts.feeds) <= inputs.keys() or not set(texts.reads) <= outputs:
+            yield "texts.feeds or texts.reads names no port of the program"
+        if texts.words not in manifest.files:
+            yield f"texts has no file {texts.words!r}"
+        outputs |= {port.name for port in texts.outputs}
     for size in _sizes(manifest):
         if isinstance(size, list):
             from_size(size)

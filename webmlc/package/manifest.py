@@ -24,6 +24,7 @@ from webmlc.core.package_files import FORMAT as FORMAT
 from webmlc.core.package_files import MANIFEST as MANIFEST
 from webmlc.core.record import Record
 from webmlc.core.sizes import Rule
+from webmlc.core.text_steps import TextStep
 from webmlc.package.sizes import Size, symbols_of, values_of, without_names
 from webmlc.schedule.tuning import Tuning
 
@@ -379,6 +380,44 @@ class TypedValue(Record):
     labels: FileName | None = None
 
 
+class TextPort(Record):
+    """An input or output of the model that holds texts. `position` is its place among all inputs or
+    outputs of the model.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    position: int
+
+
+class TextTensor(Record):
+    """Texts that a step reads, and that are the same in every run."""
+
+    shape: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+class Texts(Record):
+    """The texts of a model, and the steps on them that hosts compute (`core/text_steps.py`).
+
+    - `words`: the file with the list of texts that the program knows by their numbers. A run gives
+      further numbers to other texts.
+    - `inputs`, `outputs`: the inputs and outputs of the model that are texts.
+    - `before`, `after`: the steps before the program, and after it, with their `constants`.
+    - `feeds`: the inputs of the program that are texts or results of steps, by their numbers.
+    - `reads`: the outputs of the program that no caller sees.
+    """
+
+    words: FileName
+    inputs: tuple[TextPort, ...] = ()
+    outputs: tuple[TextPort, ...] = ()
+    before: tuple[TextStep, ...] = ()
+    after: tuple[TextStep, ...] = ()
+    constants: Mapping[str, TextTensor] = field(default_factory=dict)
+    feeds: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
 class Requirement(Record, array_like=True):
     """A condition on two sizes that a run checks, as JSON `[rule, left, right, node]`. `node` is
     the ONNX node that needs it.
@@ -454,6 +493,8 @@ class Manifest(Record):
     - `sequences`: for each output of the model that is a sequence, the outputs that are its
       elements. `None` stands for an empty optional.
     - `typed`: which inputs and outputs are values of the page.
+    - `texts`: present if inputs or outputs of the model are texts. `inputs` and `outputs` are then
+      those of the program, which computes with numbers.
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers that count indices out of range.
     - `states`: the inputs and outputs that states replace.
@@ -471,6 +512,7 @@ class Manifest(Record):
     outputs: tuple[Port, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     typed: Mapping[str, TypedValue] = field(default_factory=dict)
+    texts: Texts | None = None
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
     states: tuple[StatePort, ...] = ()
@@ -480,6 +522,18 @@ class Manifest(Record):
     weights: tuple[WeightFile, ...] = ()
     files: Mapping[FileName, File] = field(default_factory=dict)
     programs: Mapping[Device, Program] = field(default_factory=dict)
+
+    @property
+    def model_inputs(self) -> tuple[AnyPort, ...]:
+        """The inputs of the model: those of the program that callers give, and texts."""
+        texts = self.texts
+        return self.inputs if texts is None else _joined(self.inputs, texts.feeds, texts.inputs)
+
+    @property
+    def model_outputs(self) -> tuple[AnyPort, ...]:
+        """The outputs of the model: those of the program that callers see, and texts."""
+        texts = self.texts
+        return self.outputs if texts is None else _joined(self.outputs, texts.reads, texts.outputs)
 
     @property
     def length(self) -> str:
@@ -500,3 +554,17 @@ class Manifest(Record):
     def results(self) -> tuple[str, ...]:
         """The buffers that hosts read after a run: the outputs, and the buffers of the checks."""
         return (*(o.buffer for o in self.outputs), *(check.buffer for check in self.checks))
+
+
+AnyPort = Port | TextPort
+"""An input or output of a model."""
+
+
+def _joined(
+    ports: tuple[Port, ...], hidden: tuple[str, ...], texts: tuple[TextPort, ...]
+) -> tuple[AnyPort, ...]:
+    """The ports of a program, without hidden ports, and ports of texts at their positions."""
+    joined: list[AnyPort] = [port for port in ports if port.name not in hidden]
+    for port in sorted(texts, key=lambda port: port.position):
+        joined.insert(port.position, port)
+    return tuple(joined)

@@ -9,7 +9,8 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
     export type Outputs = { ... };
     export type Model = AnyModel<Inputs, Outputs>;
 
-An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
+An input of static shape may be a typed array alone. Texts are arrays of strings, which may stand
+alone if at most one size is not static. A size that a run chooses is a number. An input
 of pixels is a picture, and an input of samples is a sound. An output of classes is a list of labels
 with scores, an output of tokens is a text, and an output of opacity is a mask.
 """
@@ -21,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from webmlc.core.dtypes import DType
-from webmlc.package.manifest import Manifest, Port
+from webmlc.package.manifest import AnyPort, Manifest, Port, TextPort
 from webmlc.package.sizes import Size, size_text
 
 MODEL_TYPES = "model.d.ts"
@@ -65,7 +66,7 @@ def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
 {imports}
 
 /** The inputs of a run. */
-export type Inputs = {_record(_input(manifest, port) for port in manifest.inputs)};
+export type Inputs = {_record(_input(manifest, port) for port in manifest.model_inputs)};
 
 /** The outputs of a run. */
 export type Outputs = {_record(_outputs(manifest))};
@@ -74,7 +75,7 @@ export type Model = AnyModel<Inputs, Outputs>;
 """
 
 
-def _input(manifest: Manifest, port: Port) -> str:
+def _input(manifest: Manifest, port: AnyPort) -> str:
     typed = manifest.typed.get(port.name)
     if typed is not None and typed.kind in _SOURCES:
         return f"  {_key(port.name)}: {_SOURCES[typed.kind]};\n"
@@ -83,7 +84,7 @@ def _input(manifest: Manifest, port: Port) -> str:
 
 def _outputs(manifest: Manifest) -> Iterator[str]:
     """The outputs. A typed output has the type that a run returns, in place of its tensors."""
-    ports = {port.name: port for port in manifest.outputs}
+    ports = {port.name: port for port in manifest.model_outputs}
     for name, typed in manifest.typed.items():
         parts = [ports.pop(part) for part in typed.values or ()]
         if typed.kind == "boxes":
@@ -113,13 +114,16 @@ def _record(properties: Iterable[str]) -> str:
     return f"{{\n{text}}}" if text else "{}"
 
 
-def _property(port: Port, *, is_input: bool) -> str:
+def _property(port: AnyPort, *, is_input: bool) -> str:
     """A property, with a comment that gives the shape in the model."""
-    array = _ARRAYS.get(port.dtype, "Uint8Array")
+    is_text = isinstance(port, TextPort)
+    dtype, array = "string", "string[]"
+    if isinstance(port, Port):
+        dtype, array = port.dtype.name, _ARRAYS.get(port.dtype, "Uint8Array")
     sizes = [_static(size) for size in port.shape]
     shape = ", ".join("number" if size is None else str(size) for size in sizes)
-    type_ = f'{{ dtype: "{port.dtype.name}"; shape: [{shape}]; data: {array} }}'
-    if is_input and None not in sizes:
+    type_ = f'{{ dtype: "{dtype}"; shape: [{shape}]; data: {array} }}'
+    if is_input and sizes.count(None) <= is_text:
         type_ = f"{array} | {type_}"
-    meaning = f"{port.dtype.name} [{', '.join(map(size_text, port.shape))}]".replace("*/", "* /")
+    meaning = f"{dtype} [{', '.join(map(size_text, port.shape))}]".replace("*/", "* /")
     return f"  /** {meaning} */\n  {_key(port.name)}: {type_};\n"

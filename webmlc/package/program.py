@@ -18,11 +18,13 @@ from webmlc.core.expr import Var
 from webmlc.core.machine import DEVICES, Device
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
+from webmlc.core.text_steps import WORDS, CountGrams
 from webmlc.graph import ir as graph
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
 from webmlc.graph.table import OPS
 from webmlc.loops.kernels import view_roots
+from webmlc.package.compression import SUFFIX
 from webmlc.package.manifest import (
     Bind,
     Buffer,
@@ -36,6 +38,9 @@ from webmlc.package.manifest import (
     StatePort,
     Step,
     Symbol,
+    TextPort,
+    Texts,
+    TextTensor,
     TypedValue,
 )
 from webmlc.package.sizes import to_shape, to_size
@@ -95,11 +100,40 @@ def signature(module: Module) -> Manifest:
         inputs=tuple(map(port, inputs)),
         outputs=tuple(map(port, outputs)),
         sequences=function.sequences,
+        texts=_texts(module),
         typed={name: convert(kind, TypedValue) for name, kind in module.typed.items()},
         requirements=tuple(requirements),
         checks=tuple(Check(check.value, check.nodes) for check in module.checks),
         states=tuple(map(_state_port, module.state_ports)),
         operators=_custom_operators(module),
+    )
+
+
+def _texts(module: Module) -> Texts | None:
+    """The texts of a module, as the manifest says them."""
+    texts = module.texts
+    if texts is None:
+        return None
+    ports = {
+        side: tuple(TextPort(p.name, to_shape(p.shape), p.position) for p in members)
+        for side, members in (("inputs", texts.inputs), ("outputs", texts.outputs))
+    }
+    before = tuple(
+        structs.replace(step, grams=step.grams + SUFFIX) if isinstance(step, CountGrams) else step
+        for step in texts.before
+    )
+    constants = {
+        name: TextTensor(array.shape, tuple(texts.words[i] for i in array.reshape(-1).tolist()))
+        for name, array in texts.constants.items()
+    }
+    return Texts(
+        WORDS + SUFFIX,
+        before=before,
+        after=texts.after,
+        constants=constants,
+        feeds=texts.feeds,
+        reads=texts.reads,
+        **ports,
     )
 
 

@@ -9,8 +9,8 @@ JavaScript is generated.
     session.js          imported on demand          fastest_device.js   imported on demand
     adapter.js          imported on demand          file_cache.js       imported on demand
     gpu_pixels.js       imported on demand          run_alone.js        imported on demand
-    samples.js          imported on demand          shared.js           imported by several files
-    index.js            the page of the package
+    samples.js          imported on demand          texts.js            imported on demand
+    shared.js           imported by several files   index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
 the same name: the models of this `webmlc.js` generate text, and the page is a chat. The line

@@ -258,19 +258,21 @@ def shader_paths(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _assets(assets: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The assets as the package holds them: the tokeniser and labels in little space."""
+    """The assets as the package holds them: the tokeniser and lists of texts in little space."""
     stored = dict(assets)
     if text := stored.pop("tokenizer.json", None):
         stored[TOKENIZER] = deflate(*pack_tokenizer(text))
     return {
-        path + SUFFIX if is_labels(path) else path: deflate(data) if is_labels(path) else data
+        path + SUFFIX if is_list(path) else path: deflate(data) if is_list(path) else data
         for path, data in stored.items()
     }
 
 
-def is_labels(path: str) -> bool:
-    """True for a file of labels (`graph/typed/connect_values.py`)."""
-    return path.startswith("labels.") and path.endswith(".json")
+def is_list(path: str) -> bool:
+    """True for a file of labels (`graph/typed/connect_values.py`), words or n-grams
+    (`core/text_steps.py`).
+    """
+    return path.startswith(("labels.", "words.", "grams.")) and path.endswith(".json")
 
 
 def _stored(value: TypedValue) -> TypedValue:

@@ -32,12 +32,11 @@ from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.file_kinds import is_kind
 from webmlc.frontend.protos import constant_nodes
 from webmlc.graph.ir import Module
-from webmlc.host.report import operator_rows
+from webmlc.host.report import operator_rows, type_text
 from webmlc.package.compression import deflate
-from webmlc.package.manifest import MANIFEST, Manifest
+from webmlc.package.manifest import MANIFEST, AnyPort, Manifest
 from webmlc.package.manifest_json import read_manifest
 from webmlc.package.runtime_files import join_modules
-from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package
 from webmlc.pipeline import compile_model
 from webmlc.report.measurable import measurable
@@ -153,8 +152,8 @@ def _report(
         "compiler": manifest.compiler,
         "model": model,
         "symbols": symbols,
-        "inputs": [_port(port) for port in manifest.inputs],
-        "outputs": [_port(port) for port in manifest.outputs],
+        "inputs": [_port(port) for port in manifest.model_inputs],
+        "outputs": [_port(port) for port in manifest.model_outputs],
         "operators": operator_rows(manifest),
         "fates": FATES,
         "nodes": [_node(node) for node in sources.nodes],
@@ -168,8 +167,8 @@ def _report(
     return Report(data, parts)
 
 
-def _port(port: Any) -> dict[str, str]:
-    return {"name": port.name, "type": f"{port.dtype}{shape_text(port.shape)}"}
+def _port(port: AnyPort) -> dict[str, str]:
+    return {"name": port.name, "type": type_text(port)}
 
 
 def _node(node: ModelNode) -> dict[str, Any]:

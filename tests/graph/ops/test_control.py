@@ -180,26 +180,16 @@ def test_a_scan_has_axes_and_directions() -> None:
 
 def test_values_that_are_not_tensors_are_refused_with_a_reason() -> None:
     model = parse(
-        """g (string[2] t, seq(float[2]) s) => (float[2] y) {
+        """g (float[2] t, seq(float[2]) s) => (float[2] y) {
             i = Constant<value_int = 0>()
             y = SequenceAt(s, i)
         }"""
     )
     with pytest.raises(UnsupportedError) as error:
         read_model(model)
-    assert "input (node 't'): it is text; encode it as numbers before the model" in str(error.value)
     assert "input (node 's'): it is a sequence of a length that is known at run time only" in str(
         error.value
     )
-
-
-def test_text_operators_are_refused_with_a_reason() -> None:
-    model = parse(
-        "g (float[2] x) => (string[2] y) { a = Cast<to = 8>(x)\n y = StringConcat(a, a) }"
-    )
-    model.opset_import[0].version = 20
-    with pytest.raises(UnsupportedError, match="it works on text, which webmlc does not compile"):
-        normalise(read_model(model))
 
 
 @pytest.mark.parametrize("name", ["step", "going", "scores", "best", "taken", "i", "z/ArgMax"])

@@ -21,14 +21,8 @@ from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.control import names_in
 from webmlc.graph.table import OWN_DOMAINS, find_row
 
-_TEXT = "it works on text, which webmlc does not compile: do it before the model"
 _MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
 REFUSED: dict[str, str] = {
-    "RegexFullMatch": _TEXT,
-    "StringConcat": _TEXT,
-    "StringNormalizer": _TEXT,
-    "StringSplit": _TEXT,
-    "ai.onnx.ml.CategoryMapper": _TEXT,
     "ai.onnx.ml.CastMap": _MAP,
     "ai.onnx.ml.DictVectorizer": _MAP,
     "ImageDecoder": "image files are decoded by the platform: give the model the pixels",

@@ -1,9 +1,8 @@
 """Preprocessing of numbers: scaling, normalising, imputing, encoding of categories, and
 TfIdfVectorizer.
 
-Strings are refused, because tensors hold numbers. ONNX's ZipMap makes a dictionary of each row.
-Here it returns the probabilities unchanged: one column for each class, in the order of the class
-labels.
+Texts are numbers here (`frontend.number_texts`). ONNX's ZipMap makes a dictionary of each row. Here
+it returns the probabilities unchanged: one column for each class, in the order of the class labels.
 
 TfIdfVectorizer counts the occurrences of each n-gram of a pool in rows of integers. The n-grams of
 each length are counted by one `webmlc.CountGrams`. It compares them with a row at every start, with

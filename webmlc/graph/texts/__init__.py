@@ -1,0 +1,1 @@
+"""Texts: the steps that hosts compute before and after the program."""
