@@ -30,6 +30,7 @@ REASON = 160
 
 ONNXRUNTIME_DIFFERS = {
     "MaxUnpool": "places indices in `output_shape`, not in the shape that the kernel implies",
+    "NhwcMaxPool": "rounds the negative count of windows larger than the input towards 0, not down",
     "QLinearSoftmax": "multiplies by the whole part of 1 / scale instead of dividing by the scale",
 }
 """The operators that onnxruntime computes otherwise than the tests of ONNX, or than quantisation is
