@@ -89,14 +89,16 @@ export class GpuMemory {
   }
 
   /**
-   * The capacity for which the earlier stages of the run were planned, if a run may have more symbols than at its start.
+   * The capacity for which the earlier stages of the run were planned, if a run may have other symbols than at its start: that of
+   * the symbols that have the same values as before.
    * @param {Plans} owner
    * @param {Symbols} symbols
    * @returns {Symbols}
    */
   #earlier({ latest }, symbols) {
     if (!latest || !boundSymbols(this.program).length) return {};
-    return Object.entries(latest.symbols).every(([name, value]) => symbols[name] === value) ? latest.plan.capacity : {};
+    const { capacity } = latest.plan;
+    return Object.fromEntries(Object.entries(capacity).filter(([name]) => name in symbols && symbols[name] === latest.symbols[name]));
   }
 
   /** True if a plan agrees with those of the earlier stages of the run. @param {Plans} owner @param {Plan} plan @param {Symbols} symbols */

@@ -1,7 +1,7 @@
 // The format of manifests. Written by `python -m webmlc.package.manifest_schema`. Change webmlc/package/manifest.py.
 
 export const FORMAT = "webmlc";
-export const VERSION = 9;
+export const VERSION = 10;
 /** Addresses in linear memory, in bytes: see webmlc/core/control_area.py. */
 export const CONTROL = { offer: 0, done: 64, running: 128, awake: 132, loop: 192, trips: 196, chunks: 200, scratch: 256, scratch_stride: 260, machine: 264, arguments: 320, slots: 1024 };
 // Constants of plans, in bytes: see webmlc/package/memory_plan.py.
@@ -41,13 +41,18 @@ export const TYPES = {
   MachineClass: {"fields":[["device",{"values":["wasm","webgpu"]}],["engine","string"],["adapter","string",""],["is_parallel","boolean",false]]},
   WeightFile: {"fields":[["path",{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}],["bytes","integer"],["sha256","string"],["chunk_bytes","integer"],["chunks_sha256","string"],["tensors",{"map":{"tuple":["integer","integer"]}}]]},
   File: {"fields":[["bytes","integer"],["sha256","string"]]},
-  Program: {"fields":[["buffers",{"list":"Buffer"}],["steps",{"list":"Step"}],["segments",{"list":{"tags":{"run":"Run","bind":"Bind"}}}],["resources","Resources"],["sizes",{"map":"Size"},{}],["memory",{"map":"Memory","keys":{"values":["wasm","webgpu"]}},{}],["modules",{"map":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["shaders",{"map":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["shader_features",{"map":{"list":"string"}},{}],["halves",{"optional":"Halves"},null]]},
+  Program: {"fields":[["buffers",{"list":"Buffer"}],["steps",{"list":"Step"}],["segments",{"list":{"tags":{"run":"Run","bind":"Bind","measure":"Measure","move":"Move","collect":"Collect","stack":"Stack","jump":"Jump"}}}],["resources","Resources"],["sizes",{"map":"Size"},{}],["memory",{"map":"Memory","keys":{"values":["wasm","webgpu"]}},{}],["modules",{"map":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["shaders",{"map":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["shader_features",{"map":{"list":"string"}},{}],["halves",{"optional":"Halves"},null]]},
   Buffer: {"fields":[["name","string"],["shape",{"list":"Size"}],["dtype","DType","float32"],["kind",{"values":["constant","derived","input","scratch","state"]},"scratch"],["tensor",{"optional":"string"},null]]},
   Step: {"fields":[["device",{"values":["wasm","webgpu"]}],["kernel","string"],["arguments",{"list":"string"}],["outputs","integer",1],["symbols",{"list":"string"},[]],["launches",{"map":"Launch"},{}],["control",{"optional":"Control"},null],["reason","string",""],["origin",{"list":"string"},[]]]},
   Launch: {"fields":[["workgroups",{"tuple":["Size","Size","Size"]}],["entry","string",""],["integers",{"list":"integer"},[]],["sections",{"list":"Size"},[]]]},
   Control: {"fields":[["kind",{"values":["else","if","loop","next"]}],["target","integer"],["symbol","string",""],["trips",{"optional":"Size"},null]]},
   Run: {"fields":[["type",{"values":["run"]}],["device",{"values":["wasm","webgpu"]}],["first","integer"],["last","integer"],["module_first","integer",0],["once","boolean",false],["uploads",{"list":"string"},[]],["downloads",{"list":"string"},[]]]},
   Bind: {"fields":[["type",{"values":["bind"]}],["buffer","string"],["symbols",{"list":"string"}],["elements",{"list":"integer"}],["origin",{"list":"string"},[]]]},
+  Measure: {"fields":[["type",{"values":["measure"]}],["buffer","string"],["symbols",{"list":"string"}],["axes",{"list":"integer"}]]},
+  Move: {"fields":[["type",{"values":["move"]}],["sources",{"list":"string"}],["targets",{"list":"string"}],["shapes",{"list":{"list":"Size"}}]]},
+  Collect: {"fields":[["type",{"values":["collect"]}],["target","string"],["source","string",""],["shape",{"list":"Size"},[]]]},
+  Stack: {"fields":[["type",{"values":["stack"]}],["target","string"],["axis","integer"],["shape",{"list":"Size"}]]},
+  Jump: {"fields":[["type",{"values":["jump"]}],["target","integer"],["unless","string",""]]},
   Resources: {"fields":[["weights","integer",0],["arena",{"map":{"optional":"integer"},"keys":{"values":["wasm","webgpu"]}},{}],["memory",{"optional":"integer"},null],["largest_binding",{"optional":"integer"},null],["scratch_per_thread","integer",0],["features",{"list":"string"},[]],["row",{"optional":"RowWork"},null]]},
   RowWork: {"fields":[["steps","integer"],["bytes","integer"],["bytes_per_row","integer"]]},
   Memory: {"fields":[["constants",{"list":"integer"},[]],["temporary",{"list":"integer"},[]],["derived",{"list":"integer"},[]],["states",{"list":"integer"},[]],["arena",{"list":"Place"},[]]]},

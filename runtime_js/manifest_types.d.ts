@@ -240,7 +240,7 @@ export interface File {
 export interface Program {
   buffers: Buffer[];
   steps: Step[];
-  segments: (Run | Bind)[];
+  segments: (Run | Bind | Measure | Move | Collect | Stack | Jump)[];
   resources: Resources;
   sizes: Record<string, Size>;
   memory: Partial<Record<"wasm" | "webgpu", Memory>>;
@@ -307,6 +307,45 @@ export interface Bind {
   symbols: string[];
   elements: number[];
   origin: string[];
+}
+
+/** Symbols known only at run time: `symbols[i]` is the size of axis `axes[i]` of the value that a `Move` or a `Stack` left in `buffer`. */
+export interface Measure {
+  type: "measure";
+  buffer: string;
+  symbols: string[];
+  axes: number[];
+}
+
+/** The host hands the values of `sources` on as `targets`, all at once. */
+export interface Move {
+  type: "move";
+  sources: string[];
+  targets: string[];
+  shapes: Size[][];
+}
+
+/** The host appends the value of `source`, of shape `shape`, to the list `target`. */
+export interface Collect {
+  type: "collect";
+  target: string;
+  source: string;
+  shape: Size[];
+}
+
+/** The host joins the values in the list `target` along a new axis. */
+export interface Stack {
+  type: "stack";
+  target: string;
+  axis: number;
+  shape: Size[];
+}
+
+/** The host continues at segment `target`, unless the boolean in `unless` is true. */
+export interface Jump {
+  type: "jump";
+  target: number;
+  unless: string;
 }
 
 /** The exact resources of a run, in bytes, which the hosts assert. */

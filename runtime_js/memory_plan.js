@@ -35,7 +35,7 @@ export function moduleLast({ first, last, module_first: start }) {
 
 /** The symbols that segments bind, in order. @param {Program} program @returns {string[]} */
 export function boundSymbols({ segments }) {
-  return segments.flatMap((segment) => (segment.type === "bind" ? segment.symbols : []));
+  return segments.flatMap((segment) => (segment.type === "bind" || segment.type === "measure" ? segment.symbols : []));
 }
 
 /** The plan of a device. @param {Program} program @param {Device} device */

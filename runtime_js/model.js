@@ -2,7 +2,8 @@
 
 import { copyInputs, hasGpuInputs } from "./binder.js";
 import { codeOf, InputError, modelDisposed } from "./errors.js";
-import { bindFromMemory, checkCounts, checkRequirements } from "./manifest.js";
+import { HostValues, readByHost } from "./host_values.js";
+import { checkCounts, checkRequirements } from "./manifest.js";
 import { bindMembers } from "./members.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
 import { hasGpuResults, throwIfAborted } from "./run_options.js";
@@ -262,7 +263,7 @@ export class Model {
   }
 
   /**
-   * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
+   * Run the segments in order, or as jumps order them. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
    * returns the milliseconds of every step. The outputs of `ports` are downloaded, but for those that `results` keep on the GPU.
    * `onGpu` is there if values of the run are on the GPU.
    * @param {Signature} signature
@@ -274,37 +275,38 @@ export class Model {
     const { binder } = signature;
     const bound = binder.bind(inputs, session?.length, session?.capacity);
     const { values, isOnGpu } = bound;
-    let { symbols } = bound;
-    const states = this.#hasStates ? signature.statesOf(symbols, session, Object.values(this.#loaded.executors)) : undefined;
+    const host = new HostValues(this.#program, bound.symbols, values);
+    const states = this.#hasStates ? signature.statesOf(bound.symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
-    const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
-    let sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
+    const longest = states && this.#length ? { [this.#length]: this.#longest(states, bound.symbols) } : null;
+    let sizes = longest ? binder.unique({ ...bound.symbols, ...longest }) : bound.symbols;
     const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
-    /** @type {number[]} */
-    const times = [];
-    for (const segment of this.#segments(signature, ports)) {
+    const times = Array(measure ? this.#program.steps.length : 0).fill(0);
+    const segments = this.#segments(signature, ports);
+    for (let next = 0; next < segments.length; ) {
+      const segment = segments[next++];
       if (!this.#replacesStates) throwIfAborted(signal);
-      if (segment.type === "bind") {
-        if (onGpu) await onGpu.download(values, [segment.buffer]);
-        const read = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.buffer)));
-        symbols = binder.unique({ ...symbols, ...read });
-        sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
-        checkRequirements(this.#manifest, symbols, read);
+      if (segment.type !== "run") {
+        if (onGpu) await onGpu.download(values, readByHost(segment));
+        if (segment.type === "jump") next = host.next(segment, next);
+        else if (segment.type === "bind" || segment.type === "measure") {
+          const read = host.bind(segment);
+          checkRequirements(this.#manifest, host.symbols, read);
+          sizes = binder.unique({ ...host.symbols, ...longest });
+        } else host.hold(segment);
         continue;
       }
-      if (segment.once) {
-        times.push(...Array(segment.last - segment.first).fill(0)); // they ran at load
-        continue;
-      }
+      if (segment.once) continue; // it ran at load
       const executor = this.#loaded.executors[segment.device];
       if (!executor) throw modelDisposed();
       if (onGpu && segment.device === "wasm") await onGpu.download(values, segment.uploads);
       /** @type {Uploads} */
       const uploads = segment.uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
       for (const [name, value] of await executor.execute(segment, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
-      if (measure) times.push(...(await executor.profile(segment, sizes, uploads, states)));
+      if (!measure) continue;
+      for (const [i, time] of (await executor.profile(segment, sizes, uploads, states)).entries()) times[segment.first + i] += time;
     }
-    return { symbols, values, times, onGpu };
+    return { symbols: host.symbols, values, times, onGpu };
   }
 
   /**

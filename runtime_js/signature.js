@@ -5,6 +5,7 @@
 
 import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
+import { readByHost } from "./host_values.js";
 import { elementCount, shapeOf } from "./manifest.js";
 import { resultBuffers } from "./memory_plan.js";
 import { chosenOutputs, received } from "./run_options.js";
@@ -67,7 +68,7 @@ export class Signature {
     const buffers = new Set(inputs.map(({ buffer }) => buffer));
     const downloads = new Set(segments.flatMap((segment) => (segment.type === "run" ? segment.downloads : [])));
     const first = segments.findIndex((segment) => segment.type === "run" && !segment.once);
-    const later = segments.slice(first + 1).flatMap((segment) => (segment.type === "run" ? segment.uploads : segment.buffer));
+    const later = segments.slice(first + 1).flatMap((segment) => (segment.type === "run" ? segment.uploads : readByHost(segment)));
     const returned = outputs.map(({ buffer }) => buffer).filter((buffer) => !downloads.has(buffer)); // as the inputs they are
     const readsFirst = ![...later, ...returned].some((name) => buffers.has(name));
     this.#readsFirst.set(segments, readsFirst);

@@ -25,7 +25,7 @@ function withStatesMoved({ buffers, steps, segments }) {
   const states = buffers.filter(({ kind }) => kind === "state").map(({ name }) => name);
   const uses = segments.map((segment) => new Set(segment.type === "run" ? steps.slice(segment.first, segment.last).flatMap((step) => step.arguments) : []));
   return segments.map((segment, i) => {
-    if (segment.type === "bind") return segment;
+    if (segment.type !== "run") return segment;
     const used = states.filter((name) => uses[i].has(name));
     const isElsewhere = (/** @type {Set<string>[]} */ others, /** @type {string} */ name) => others.some((names) => names.has(name));
     const uploads = used.filter((name) => !isElsewhere(uses.slice(0, i), name));

@@ -2,6 +2,8 @@
 //
 // The twin of `select_segments` in webmlc/package/transfers.py, which explains the algorithm.
 
+import { readByHost } from "./host_values.js";
+
 /** @import { Program, Run, Segment, Step } from "./types.d.ts" */
 
 /**
@@ -11,14 +13,15 @@
  * @returns {Segment[]}
  */
 export function selectSegments(program, results) {
+  if (program.segments.some(({ type }) => type === "jump")) return program.segments;
   const moved = new Set(results); // what the host reads, and what later runs upload
   const needed = new Set(program.buffers.filter(({ kind }) => kind === "state").map(({ name }) => name));
   const devices = new Set(); // of later runs
   /** @type {Segment[]} */
   const selected = [];
   for (const segment of [...program.segments].reverse()) {
-    if (segment.type === "bind") {
-      moved.add(segment.buffer);
+    if (segment.type !== "run") {
+      for (const name of readByHost(segment)) moved.add(name);
       selected.unshift(segment);
       continue;
     }

@@ -1,11 +1,11 @@
 // The types that modules of the runtime share. The types of the manifest are generated.
 
-import type { Bind, Manifest, Port, Program, Run, WeightFile } from "./manifest_types.d.ts";
+import type { Bind, Collect, Jump, Manifest, Measure, Move, Port, Program, Run, Stack, WeightFile } from "./manifest_types.d.ts";
 
 export * from "./manifest_types.d.ts";
 
 /** The unit of execution. */
-export type Segment = Run | Bind;
+export type Segment = Run | Bind | Measure | Move | Collect | Stack | Jump;
 
 export type Device = "wasm" | "webgpu";
 export type Symbols = Record<string, number>;

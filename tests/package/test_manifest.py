@@ -120,7 +120,7 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
 WASM, WEBGPU = ("programs", "wasm"), ("programs", "webgpu")
 DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
     (("format",), None, "not a webmlc package", "not a webmlc package"),
-    (("version",), 8, "package version 8, this webmlc reads 9: rebuild it", "Build the package"),
+    (("version",), 8, "package version 8, this webmlc reads 10: rebuild it", "Build the package"),
     (("name",), 3, "name: Expected `str`, got `int`", "name is 3, not string"),
     (("title",), "x", "unknown field `title`", "title is no field"),
     (

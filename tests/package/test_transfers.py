@@ -3,7 +3,17 @@
 from msgspec.structs import replace
 
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Bind, Buffer, Program, Resources, Run, Segment, Step
+from webmlc.package.manifest import (
+    Bind,
+    Buffer,
+    Jump,
+    Move,
+    Program,
+    Resources,
+    Run,
+    Segment,
+    Step,
+)
 from webmlc.package.transfers import segments_of, select_segments, with_transfers
 
 
@@ -105,3 +115,34 @@ def test_the_buffer_of_a_bind_is_needed() -> None:
     made = program(("webgpu", "x>n"), ("webgpu", "x>y"))
     bound = segments_of([made.steps[0], Bind("n", ("k",), (0,)), made.steps[1]])
     assert selected(replace(made, segments=bound), "", "webgpu") == [(0, 1, "x", "n")]
+
+
+def test_values_that_a_loop_carries_go_through_the_host() -> None:
+    """A step before the loop computes a from x. The loop maps c to t, and reads a."""
+    made = program(("wasm", "x>a"), ("wasm", "ac>t"), ("wasm", "t>g"), ("wasm", "c>y"))
+    first, *loop, last = made.steps
+    shapes = ((4,),)
+    body = [first, Move(("x",), ("c",), shapes), Jump(7, "g"), *loop]
+    body += [Move(("t",), ("c",), shapes), Jump(2), last]
+    looping = replace(made, segments=segments_of(body))
+    planned = with_transfers(looping, ["y"], "wasm")
+    assert crossings(planned) == [("x", ""), ("c", "tg"), ("c", "y")]
+    jumps = [segment.target for segment in planned if isinstance(segment, Jump)]
+    assert jumps == [6, 2]
+    assert select_segments(replace(looping, segments=planned), {"y"}) == planned
+
+
+def test_a_branch_may_not_have_brought_a_value() -> None:
+    """Only one branch uploads x to the CPU, so the run after the branches uploads it, too."""
+    made = program(("wasm", "x>a"), ("webgpu", "x>b"), ("wasm", "x>y"))
+    then, other, last = made.steps
+    body = [Jump(3, "c"), then, Jump(4), other, last]
+    planned = with_transfers(replace(made, segments=segments_of(body)), ["y"], "webgpu")
+    assert crossings(planned) == [("x", ""), ("x", ""), ("x", "y")]
+
+
+def test_a_constant_that_the_host_moves_is_read_back() -> None:
+    made = program(("wasm", "xwc>y"), constants="w")
+    body = [Move(("w",), ("c",), ((4,),)), *made.steps]
+    planned = with_transfers(replace(made, segments=segments_of(body)), ["y"], "wasm")
+    assert crossings(planned) == [("", "w"), ("xc", "y")]

@@ -37,7 +37,6 @@ from webmlc.generate.options import GenerateOptions
 from webmlc.generate.prompt import Prompt
 from webmlc.host.bind import (
     bind,
-    bind_from_memory,
     check_counts,
     check_requirements,
     chosen_ports,
@@ -46,6 +45,7 @@ from webmlc.host.bind import (
 )
 from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
+from webmlc.host.host_values import HostValues
 from webmlc.host.model_port import ModelPort, inputs_without_session, signature_text
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.texts import Texts
@@ -53,7 +53,18 @@ from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
-from webmlc.package.manifest import Bind, Manifest, Port, Run, Segment
+from webmlc.package.manifest import (
+    Bind,
+    Collect,
+    Jump,
+    Manifest,
+    Measure,
+    Move,
+    Port,
+    Run,
+    Segment,
+    Stack,
+)
 from webmlc.package.manifest_json import read_manifest
 from webmlc.package.sizes import evaluate
 from webmlc.package.transfers import select_segments
@@ -386,7 +397,7 @@ class Model:
     def _run_segments(
         self, arrays: Mapping[str, Array], segments: Segments, measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """Run the segments in order, and update the states.
+        """Run the segments in order, or as jumps order them, and update the states.
 
         Returns all symbols, the bytes of input buffers and downloaded buffers, and the seconds of
         every step if `measure` is true.
@@ -399,32 +410,45 @@ class Model:
             if self.manifest.length:
                 longest[self.manifest.length] = self._longest(states, symbols)
         ports = self.manifest.inputs
-        values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in ports}
-        times: list[float] = []
-        for segment in segments:
+        values = HostValues(
+            self.program,
+            symbols,
+            {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in ports},
+        )
+        times = [0.0] * len(self.program.steps)
+        position = 0
+        while position < len(segments):
+            segment = segments[position]
+            position += 1
             match segment:
-                case Run(once=True, first=first, last=last):  # executed when memory was allocated
-                    times += [0.0] * (last - first)
+                case Run(once=True):  # executed when memory was allocated
+                    pass
                 case Run(device=device) as run:
-                    self._executors[device].bind({**symbols, **longest}, states)
-                    uploads = {name: values[name] for name in run.uploads}
+                    self._executors[device].bind({**values.symbols, **longest}, states)
+                    uploads = {name: values.bytes[name] for name in run.uploads}
                     if states is not None:
                         states.is_torn = self._replaces_states
-                    values |= self._executors[device].execute(run, uploads)
+                    values.bytes |= self._executors[device].execute(run, uploads)
                     if measure:
-                        times += self._executors[device].profile(run, uploads)
-                case Bind() as bind_:
-                    new_symbols = bind_from_memory(self.program, bind_, values[bind_.buffer])
-                    symbols |= new_symbols
-                    check_requirements(self.manifest, symbols, new_symbols)
+                        seconds = self._executors[device].profile(run, uploads)
+                        for step, time in enumerate(seconds, run.first):
+                            times[step] += time
+                case Bind() | Measure():
+                    new_symbols = values.bind(segment)
+                    check_requirements(self.manifest, values.symbols, new_symbols)
+                case Move() | Collect() | Stack():
+                    values.hold(segment)
+                case Jump():
+                    position = values.next(segment, position)
+        symbols = values.symbols
         if states is not None:
             states.is_torn = False
         if not measure:
-            check_counts(self.manifest, values, symbols)
+            check_counts(self.manifest, values.bytes, symbols)
             if states is not None:
                 length = states.length + self.rows(symbols)
                 states.length, states.symbols = length, symbols
-        return symbols, values, times
+        return symbols, values.bytes, times
 
     @property
     def _replaces_states(self) -> bool:

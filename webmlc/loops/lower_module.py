@@ -8,9 +8,10 @@ parameters that hold constants, which a GPU binds read-only. Outputs are argumen
 receives, by parameter. A kernel that no shader can compute gets the device `wasm`, a CPU segment of
 the same package, and an attribute `reason`.
 
-Control flow keeps its functions, whose results are written to the node's outputs. A branch writes
-the outputs at its end. A loop starts with copies of its initial values. Each iteration ends by
-copying its slices to their regions of the scanned outputs, then its values to the carried values:
+Control flow of a device keeps its functions, whose results are written to the node's outputs. A
+branch writes the outputs at its end. A loop starts with copies of its initial values. Each
+iteration ends by copying its slices to their regions of the scanned outputs, then its values to the
+carried values. Functions that the host runs write no values of the node:
 
     %y, %z = webmlc.Loop(, %x) {functions=(body)}   →   %y = copy(%x); webmlc.Loop {body}
                                 body: ...; %z.slice in %z[i, 0] = slice_put(%s); %y = copy(%o)
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.expr import Expr, const
 from webmlc.graph.ir import Function, Module, Node, Region, StatePort, TensorType
-from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.control import CONTROL, RUNS_ON_HOST
 from webmlc.loops.kernel_form import KernelForm
 from webmlc.loops.kernels import Kernels, copy_node, fused_node, lower_body, value_type, view_roots
 from webmlc.loops.places import placed_body
@@ -33,7 +34,7 @@ def lower_module(module: Module, form: KernelForm) -> Module:
     """Lower `main`, and the functions that it runs, to kernels of a form.
 
     needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Bind` or of `CONTROL`;
-    all functions of a node of `CONTROL` run on one device.
+    all functions of a node of `CONTROL` run on one device, unless the host executes the node.
     """
     lowering = _Lowering(module, Kernels(_constants(module)))
     lowering.function(module.main, form)
@@ -101,6 +102,11 @@ class _Lowering:
     ) -> Iterator[Node]:
         """Lower the functions of a control node; yield its initial copies, then the node."""
         functions = [self.module.functions[name] for name in node.attributes["functions"]]
+        if RUNS_ON_HOST in node.attributes:
+            for body in functions:
+                self.function(body, form)
+            yield node
+            return
         if form.fallback is not None:
             obstacles = (self.obstacle(function, form) for function in functions)
             reason = next(filter(None, obstacles), None)

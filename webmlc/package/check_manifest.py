@@ -11,7 +11,17 @@ from collections.abc import Iterator
 
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import DEVICES
-from webmlc.package.manifest import Bind, Manifest, Program
+from webmlc.package.manifest import (
+    Bind,
+    Collect,
+    Jump,
+    Manifest,
+    Measure,
+    Move,
+    Program,
+    Stack,
+    read_by_host,
+)
 from webmlc.package.sizes import Size, from_size
 
 
@@ -64,7 +74,7 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
     """Describe each fault of a program, which the texts call PROGRAM."""
     buffers, count = {b.name for b in program.buffers}, len(program.steps)
     used = {*(port.buffer for port in manifest.inputs), *manifest.results}
-    used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
+    used |= {name for segment in program.segments for name in read_by_host(segment)}
     used |= {port.past.buffer for port in manifest.states}
     used |= {name for run in program.runs for name in (*run.uploads, *run.downloads)}
     if unknown := sorted(used - buffers):
@@ -81,8 +91,15 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
     if unbound := sorted(symbols - bound):
         yield f"PROGRAM binds no symbols {unbound}"
     for segment in program.segments:
-        if isinstance(segment, Bind) and len(segment.elements) != len(segment.symbols):
-            yield "a segment of PROGRAM does not have one element per symbol"
+        match segment:
+            case Bind(symbols=symbols_, elements=places) | Measure(symbols=symbols_, axes=places):
+                if len(symbols_) != len(places):
+                    yield "a segment of PROGRAM does not have one element or axis per symbol"
+            case Move(sources=sources, targets=targets, shapes=shapes):
+                if not len(sources) == len(targets) == len(shapes):
+                    yield "a segment of PROGRAM does not have one target and shape per source"
+            case Jump(target=target) if not 0 <= target <= len(program.segments):
+                yield "a segment of PROGRAM jumps to no segment"
     if [i for run in program.runs for i in range(run.first, run.last)] != list(range(count)):
         yield "the segments of PROGRAM miss steps"
     for number, step in enumerate(program.steps):
@@ -107,6 +124,12 @@ def _sizes(manifest: Manifest) -> Iterator[Size]:
         yield from program.sizes.values()
         for buffer in program.buffers:
             yield from buffer.shape
+        for segment in program.segments:
+            match segment:
+                case Move(shapes=shapes):
+                    yield from (size for shape in shapes for size in shape)
+                case Collect(shape=shape) | Stack(shape=shape):
+                    yield from shape
         for step in program.steps:
             if step.control is not None:
                 yield step.control.trips or 0

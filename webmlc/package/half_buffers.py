@@ -19,7 +19,7 @@ from typing import Any
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 from webmlc.graph.ir import Module
-from webmlc.package.manifest import Bind, Manifest
+from webmlc.package.manifest import Manifest, read_by_host, written_by_host
 from webmlc.package.write import ProgramParts
 from webmlc.target.target import Variant
 
@@ -52,7 +52,8 @@ def half_buffers(
         if b.name in module.halves and b.dtype is DType.float32 and b.kind in ("scratch", "derived")
     }
     chosen -= ports
-    chosen -= {item.buffer for item in program.body if isinstance(item, Bind)}
+    for item in program.body:
+        chosen -= {*read_by_host(item), *written_by_host(item)}
     arguments: dict[tuple[str, int], set[str]] = {}
     for number, step in enumerate(program.steps):
         is_whole = number not in program.displacements

@@ -28,7 +28,7 @@ from webmlc.core.text_steps import TextStep
 from webmlc.package.sizes import Size, symbols_of, values_of, without_names
 from webmlc.schedule.tuning import Tuning
 
-VERSION = 9
+VERSION = 10
 """The version of the package format. It increases with every incompatible change."""
 
 BufferKind = Literal["input", "constant", "derived", "state", "scratch"]
@@ -222,8 +222,59 @@ class Bind(Record, tag_field="type", tag="bind"):
     origin: tuple[str, ...] = ()
 
 
-Segment = Run | Bind
-"""The unit of a host's execution."""
+class Measure(Record, tag_field="type", tag="measure"):
+    """Symbols known only at run time: `symbols[i]` is the size of axis `axes[i]` of the value that
+    a `Move` or a `Stack` left in `buffer`.
+    """
+
+    buffer: str
+    symbols: tuple[str, ...]
+    axes: tuple[int, ...]
+
+
+class Move(Record, tag_field="type", tag="move"):
+    """The host hands the values of `sources` on as `targets`, all at once. `shapes` has the shape
+    of each value. A region of host control flow takes and gives its values in this way.
+    """
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    shapes: tuple[tuple[Size, ...], ...]
+
+
+class Collect(Record, tag_field="type", tag="collect"):
+    """The host appends the value of `source`, of shape `shape`, to the list `target`. Without a
+    source, it makes the list empty.
+    """
+
+    target: str
+    source: str = ""
+    shape: tuple[Size, ...] = ()
+
+
+class Stack(Record, tag_field="type", tag="stack"):
+    """The host joins the values in the list `target` along a new axis. If there are none, `shape`
+    is the shape of a value.
+    """
+
+    target: str
+    axis: int
+    shape: tuple[Size, ...]
+
+
+class Jump(Record, tag_field="type", tag="jump"):
+    """The host continues at segment `target`, unless the boolean in `unless` is true."""
+
+    target: int
+    unless: str = ""
+
+
+Segment = Run | Bind | Measure | Move | Collect | Stack | Jump
+"""The unit of a host's execution.
+
+A `Jump` makes control flow of the segments around it. Symbols are bound in the order of the
+segments that bind them: a segment that binds symbols again forgets the symbols of later segments.
+"""
 
 
 class Place(Record, array_like=True):
@@ -362,7 +413,43 @@ class Program(Record):
     @property
     def bound(self) -> tuple[str, ...]:
         """The symbols that segments bind, in order. Their slots follow the inputs' symbols."""
-        return tuple(name for s in self.segments if isinstance(s, Bind) for name in s.symbols)
+        return tuple(name for s in self.segments for name in symbols_bound_by(s))
+
+    @property
+    def has_jumps(self) -> bool:
+        """True if the host decides which segments a run executes."""
+        return any(isinstance(segment, Jump) for segment in self.segments)
+
+
+def symbols_bound_by(segment: object) -> tuple[str, ...]:
+    """The symbols that a segment binds."""
+    return segment.symbols if isinstance(segment, Bind | Measure) else ()
+
+
+def read_by_host(segment: object) -> tuple[str, ...]:
+    """The buffers whose values a segment reads on the host."""
+    match segment:
+        case Bind(buffer=buffer) | Measure(buffer=buffer):
+            return (buffer,)
+        case Move(sources=sources):
+            return sources
+        case Collect(target=target, source=source):
+            return (target, source) if source else ()
+        case Stack(target=target):
+            return (target,)
+        case Jump(unless=condition) if condition:
+            return (condition,)
+    return ()
+
+
+def written_by_host(segment: object) -> tuple[str, ...]:
+    """The buffers whose values a segment writes on the host."""
+    match segment:
+        case Move(targets=targets):
+            return targets
+        case Collect(target=target) | Stack(target=target):
+            return (target,)
+    return ()
 
 
 class TypedValue(Record):

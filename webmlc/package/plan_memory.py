@@ -12,11 +12,22 @@ sizes depend on these symbols lie above all other buffers, which therefore never
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Set
 
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import ADDRESSABLE_BYTES, DEVICES, Device
-from webmlc.package.manifest import Bind, Buffer, Manifest, Memory, Place, Program, Step
+from webmlc.package.manifest import (
+    Buffer,
+    Jump,
+    Manifest,
+    Memory,
+    Place,
+    Program,
+    Run,
+    Step,
+    read_by_host,
+    symbols_bound_by,
+)
 from webmlc.package.memory_plan import ALIGNMENT, buffer_bytes, weights_alignment
 from webmlc.package.placement import Interval, place, stack
 
@@ -42,7 +53,9 @@ def plan_memory(manifest: Manifest, program_device: Device) -> dict[Device, Memo
 def _plan(manifest: Manifest, program: Program, program_device: Device, device: Device) -> Memory:
     numbers = {b.name: number for number, b in enumerate(program.buffers)}
     order = {name: i for i, name in enumerate(t for f in manifest.weights for t in f.tensors)}
-    loading = load_lifetimes(program, manifest.results, program_device, device)
+    read = (name for segment in program.segments for name in read_by_host(segment))
+    results = {*manifest.results, *read}
+    loading = load_lifetimes(program, results, program_device, device)
     used = used_on(program, device, program_device)
 
     def constants(names: Set[str]) -> tuple[int, ...]:
@@ -136,16 +149,25 @@ def lifetimes(program: Program, device: Device, program_device: Device) -> Spans
 
 
 def loop_ranges(program: Program) -> list[tuple[int, int]]:
-    """The first and last step of each loop, inner loops first."""
+    """The first and last step of each loop, inner loops first. The loops of a device are inside the
+    loops of the host.
+    """
     steps = enumerate(program.steps)
     ends = [(i, s.control.target - 1) for i, s in steps if s.control and s.control.kind == "next"]
-    return [(first, last) for last, first in ends]
+    first_steps = [0]  # of each segment: the number of the next step
+    for segment in program.segments:
+        first_steps.append(segment.last if isinstance(segment, Run) else first_steps[-1])
+    jumps = ((i, s) for i, s in enumerate(program.segments) if isinstance(s, Jump))
+    host = [(first_steps[s.target], first_steps[i] - 1) for i, s in jumps if s.target < i]
+    return [(first, last) for last, first in ends] + host
 
 
 def size_groups(program: Program) -> dict[str, int]:
-    """The group of each buffer: 0 if its size is known from the start, n after the n-th bind."""
-    binds = (s for s in program.segments if isinstance(s, Bind))
-    bound = {name: number for number, bind in enumerate(binds, 1) for name in bind.symbols}
+    """The group of each buffer: 0 if its size is known from the start, n after the n-th segment
+    that binds symbols.
+    """
+    binders = enumerate(filter(None, map(symbols_bound_by, program.segments)), 1)
+    bound = {name: number for number, symbols in binders for name in symbols}
     return {
         b.name: max((bound.get(name, 0) for name in program.symbols_of(b)), default=0)
         for b in program.buffers
@@ -153,7 +175,7 @@ def size_groups(program: Program) -> dict[str, int]:
 
 
 def load_lifetimes(
-    program: Program, results: Sequence[str], program_device: Device, device: Device
+    program: Program, results: Container[str], program_device: Device, device: Device
 ) -> Spans:
     """The first and last step during which derived buffers must keep their bytes on `device`.
 

@@ -1,15 +1,16 @@
 """Convert a lowered module to a program: buffers with slots, and steps in order.
 
-In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts`, and the rest of
-the manifest. A view has no buffer: it consists of the bytes of its source under another shape. A
-region of another value has no buffer either: the region lies in the buffer of the whole value.
+In: a `main` of `call_kernel`, `View` and `Bind` nodes and control flow. Out: `ProgramParts`, and
+the rest of the manifest. A view has no buffer: it consists of the bytes of its source under another
+shape. A region of another value has no buffer either: the region lies in the buffer of the whole
+value.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from msgspec import convert, structs
 
@@ -21,29 +22,28 @@ from webmlc.core.sizes import is_size
 from webmlc.core.text_steps import WORDS, CountGrams
 from webmlc.graph import ir as graph
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.graph.ops.operator import array_type, is_bind
+from webmlc.graph.ops.operator import array_type, symbols_bound_by
 from webmlc.graph.table import OPS
 from webmlc.loops.kernels import view_roots
 from webmlc.package.compression import SUFFIX
 from webmlc.package.manifest import (
-    Bind,
     Buffer,
     BufferKind,
     Check,
-    Control,
     CustomOperator,
     Manifest,
     Port,
     Requirement,
     StatePort,
-    Step,
     Symbol,
     TextPort,
     Texts,
     TextTensor,
     TypedValue,
 )
+from webmlc.package.manifest import symbols_bound_by as segment_symbols
 from webmlc.package.sizes import to_shape, to_size
+from webmlc.package.steps import Steps, buffers_of, device_of
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
 from webmlc.version import VERSION
@@ -53,10 +53,10 @@ def signature(module: Module) -> Manifest:
     """The manifest of a model without programs and files: inputs, outputs, the symbols of the
     inputs' shapes, and the checks of a run.
 
-    The symbol of the length of states has no input: a session binds this symbol. The symbols of
-    `Bind` nodes are internal to a program.
+    The symbol of the length of states has no input: a session binds this symbol. The symbols that
+    nodes bind are internal to a program.
 
-    Raises `UserError` if a symbol is neither a dimension of an input nor bound by a `Bind`.
+    Raises `UserError` if a symbol is neither a dimension of an input nor bound by a node.
     """
     function = module.main
     roots = view_roots(function)
@@ -82,7 +82,7 @@ def signature(module: Module) -> Manifest:
     if module.capacity:
         symbols[module.capacity] = Symbol(module.capacity, "", 1)
     nodes = [node for f in module.functions.values() for node in f.nodes]
-    bindable = symbols.keys() | {s for n in nodes if is_bind(n) for s in n.attributes["symbols"]}
+    bindable = symbols.keys() | {symbol for node in nodes for symbol in symbols_bound_by(node)}
     if unbound := sorted(used - bindable):
         raise UserError(
             f"no input has the symbolic dimension {unbound[0]!r}, so it cannot be known at run "
@@ -187,13 +187,13 @@ def module_calls(
 
     The steps of the wasm program come first, then the CPU steps of the webgpu program. Each buffer
     of a program has a slot, in order. The slots of the symbols follow: first the symbols of the
-    inputs, then the symbols of `Bind` nodes. Finally, each loop has two slots: its symbol and its
+    inputs, then the symbols that a run binds. Finally, each loop has two slots: its symbol and its
     number of iterations.
     """
     calls: list[ModuleCall] = []
     for device, program in programs.items():
         slots = {b.name: slot for slot, b in enumerate(program.buffers)}
-        bound_symbols = (s for item in program.body if isinstance(item, Bind) for s in item.symbols)
+        bound_symbols = (symbol for item in program.body for symbol in segment_symbols(item))
         names = (*(s.name for s in model_signature.symbols), *bound_symbols)
         symbols = {name: len(slots) + i for i, name in enumerate(names)}
         loops = [s.control.symbol for s in program.steps if s.control and s.control.kind == "loop"]
@@ -230,17 +230,16 @@ def program_parts(module: Module) -> ProgramParts:
         for name, f in module.functions.items()
     }
     main = replace(module.main, nodes=(*load_nodes, *functions["main"].nodes))
-    steps = _Steps(replace(module, functions={**functions, "main": main}))
+    steps = Steps(replace(module, functions={**functions, "main": main}))
     steps.function(main)
     used = dict.fromkeys(main.inputs)
-    used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
-    used |= dict.fromkeys(bind.buffer for bind, _ in steps.binds)
+    used |= dict.fromkeys(name for item in steps.body for name in buffers_of(item))
     used |= dict.fromkeys(steps.root(v) for v in main.outputs)
     buffers = [_buffer(module, v, v in derived) for v in used]
     once = sum(1 for node in load_nodes if node.op == "call_kernel")
     return ProgramParts(
         buffers,
-        steps.body(),
+        steps.body,
         once=once,
         displacements=steps.displacements,
         stages=tuple(steps.stages.get(number, ()) for number in range(len(steps.steps))),
@@ -259,7 +258,7 @@ def _load_nodes(module: Module) -> list[Node]:
     functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
     excluded = _rewritten_values(functions, module.states) | _bound_values(functions)
-    if not all(DEVICES[_device(node)].runs_steps for node in calls):
+    if not all(DEVICES[device_of(node)].runs_steps for node in calls):
         excluded |= _values_off_gpu(functions)
     nodes: list[Node] = []
     for function in functions:
@@ -278,7 +277,7 @@ def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
     """The values that the CPU or the host computes or reads, directly or through views."""
     values = {value for function in functions for value in function.outputs}
     for node in (node for function in functions for node in function.nodes):
-        is_on_gpu = node.op == "call_kernel" and not DEVICES[_device(node)].runs_steps
+        is_on_gpu = node.op == "call_kernel" and not DEVICES[device_of(node)].runs_steps
         if not is_on_gpu and node.op != "View":
             values.update((*node.inputs, *node.outputs))
     return _with_viewed(functions, values)
@@ -320,125 +319,6 @@ def _depends_on_symbols(module: Module, function: Function, node: Node) -> bool:
     if node.op == "call_kernel" and module.kernels[str(node.attributes["kernel"])].symbols:
         return True
     return any(variables(d) for output in node.outputs for d in function.type(output).shape)
-
-
-@dataclass(slots=True)
-class _Steps:
-    """The steps so far.
-
-    - `binds`: each bind with the number of steps before it.
-    - `roots`: the buffers of views and of the inputs of functions.
-    - `wholes`: the value that contains each region.
-    - `displacements`, `stages`: as in `ProgramParts`, by the number of the step.
-    """
-
-    module: Module
-    steps: list[Step] = field(default_factory=list)
-    binds: list[tuple[Bind, int]] = field(default_factory=list)
-    roots: dict[str, str] = field(default_factory=dict)
-    wholes: dict[str, str] = field(default_factory=dict)
-    displacements: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    stages: dict[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-
-    def root(self, value: str) -> str:
-        """The buffer that holds a value."""
-        value = self.roots.get(value, value)
-        return self.root(self.wholes[value]) if value in self.wholes else value
-
-    def function(self, function: Function) -> None:
-        """Append the steps of a function."""
-        self.wholes |= {part: region.whole for part, region in function.regions.items()}
-        for node in function.nodes:
-            match node.op:
-                case "View":
-                    self.roots[node.outputs[0]] = self.root(node.inputs[0])
-                case "call_kernel":
-                    self.steps.append(self.call(node))
-                case "Bind":
-                    self.binds.append((self.bind(node), len(self.steps)))
-                case "If":
-                    self.branches(node)
-                case "Loop":
-                    self.loop(node)
-
-    def body(self) -> list[Step | Bind]:
-        """The steps and binds, in order."""
-        body: list[Step | Bind] = list(self.steps)
-        for bind, before in reversed(self.binds):
-            body.insert(before, bind)
-        return body
-
-    def bind(self, node: Node) -> Bind:
-        """Build the `Bind` of a node: the symbols that a run reads from memory."""
-        symbols, elements = node.attributes["symbols"], node.attributes["positions"]
-        return Bind(self.root(node.inputs[0]), symbols, elements, node.origin)
-
-    def call(self, node: Node) -> Step:
-        """Build the step of a kernel call."""
-        kernel = self.module.kernels[str(node.attributes["kernel"])]
-        arguments = (*node.inputs, *node.outputs)
-        by_name: Mapping[str, int] = node.attributes.get("displacements", {})
-        displacements = tuple(by_name.get(buffer.name, 0) for buffer in kernel.params)
-        if any(displacements):
-            self.displacements[len(self.steps)] = displacements
-        self.stages[len(self.steps)] = node.stages
-        return Step(
-            _device(node),
-            kernel.name,
-            tuple(map(self.root, arguments)),
-            len(node.outputs),
-            tuple(s.name for s in kernel.symbols),
-            reason=str(node.attributes.get("reason", "")),
-            origin=node.origin,
-        )
-
-    def branches(self, node: Node) -> None:
-        """Append the steps of an `If`: `if`, the first branch, `else`, the second branch."""
-        then, otherwise = (self.module.functions[name] for name in node.attributes["functions"])
-        split = 1 + len(then.inputs)
-        start = self.control(node, node.inputs[:1])
-        self.enter(then, node.inputs[1:split])
-        middle = self.control(node, ())
-        self.enter(otherwise, node.inputs[split:])
-        self.decide(start, Control("if", middle + 1))
-        self.decide(middle, Control("else", len(self.steps)))
-
-    def loop(self, node: Node) -> None:
-        """Append the steps of a `Loop`: `loop`, the body, `next`.
-
-        Carried values are in the buffers of the loop's outputs.
-        """
-        (body,) = (self.module.functions[name] for name in node.attributes["functions"])
-        symbol, trips = node.attributes["symbol"].name, node.attributes["trips"]
-        trips = None if trips is None else to_size(trips)
-        carried = node.attributes["carried"]
-        condition = node.inputs[:1] if node.inputs[0] else ()
-        start = self.control(node, condition)
-        self.enter(body, (*node.outputs[:carried], *node.inputs[1 + carried :]))
-        end = self.control(node, condition)
-        self.decide(start, Control("loop", end + 1, symbol, trips))
-        self.decide(end, Control("next", start + 1, symbol, trips))
-
-    def enter(self, function: Function, values: Sequence[str]) -> None:
-        """Append the steps of a function, with these values as its inputs."""
-        self.roots |= {n: self.root(v) for n, v in zip(function.inputs, values, strict=True)}
-        self.function(function)
-
-    def control(self, node: Node, condition: Sequence[str]) -> int:
-        """Append a step that `decide` completes; returns its number."""
-        arguments = tuple(self.root(v) for v in condition)
-        self.steps.append(Step(_device(node), "", arguments, 0, origin=node.origin))
-        return len(self.steps) - 1
-
-    def decide(self, number: int, control: Control) -> None:
-        """Complete the control step of this number."""
-        step = structs.replace(self.steps[number], kernel=control.kind, control=control)
-        self.steps[number] = step
-
-
-def _device(node: Node) -> Device:
-    device: Device = node.attributes["device"]
-    return device
 
 
 def _buffer(module: Module, value: str, derived: bool) -> Buffer:

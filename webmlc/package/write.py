@@ -29,7 +29,6 @@ from webmlc.core.package_files import LANGUAGE_FILES, TOKENIZER
 from webmlc.package.compression import SUFFIX, deflate
 from webmlc.package.manifest import (
     MANIFEST,
-    Bind,
     Buffer,
     File,
     Halves,
@@ -49,7 +48,7 @@ from webmlc.package.runtime_files import runtime_files
 from webmlc.package.sizes import name_sizes, to_size, with_names
 from webmlc.package.step_work import row_work
 from webmlc.package.tokenizer_file import pack_tokenizer
-from webmlc.package.transfers import segments_of, with_transfers
+from webmlc.package.transfers import HostSegment, segments_of, with_transfers
 from webmlc.package.weights import SHARD_BYTES, write_weights
 from webmlc.target.webgpu.names import wgsl_name
 
@@ -90,10 +89,12 @@ class ProgramParts:
     """The program of one target before it is written.
 
     - `buffers`: the buffers in the order of their slots.
-    - `body`: the steps in order, with the binds of symbols between them.
+    - `body`: the steps in order, with the segments of the host between them. A jump's target is an
+      item of the body.
     - `scratch_bytes`: the scratch memory of each thread, from `emit_module`.
     - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
-    - `once`: the number of leading steps that run once, at load. Binds do not count.
+    - `once`: the number of leading steps that run once, at load. Segments of the
+      host do not count.
     - `halves`: the buffers that variants of the shaders with `shader-f16` store as float16.
     - `displacements`: the bytes from a buffer's start to each argument of a step, by the number of
       the step. Steps with displacements of 0 only are left out. The module holds the displacements.
@@ -101,7 +102,7 @@ class ProgramParts:
     """
 
     buffers: Sequence[Buffer]
-    body: Sequence[Step | Bind]
+    body: Sequence[Step | HostSegment]
     scratch_bytes: int = 0
     features: tuple[str, ...] = ()
     once: int = 0

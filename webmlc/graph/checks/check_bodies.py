@@ -30,7 +30,7 @@ from webmlc.core.sizes import Rule
 from webmlc.graph.checks.check_indices import count_outside, counts_type
 from webmlc.graph.checks.requirements import MAX_ELEMENTS, factors
 from webmlc.graph.ir import Check, Function, Module, Node, Requirement, TensorType
-from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.control import CONTROL, RUNS_ON_HOST
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.shapes import canonical
 
@@ -188,7 +188,7 @@ class _Counting:
             fails = failure.condition
             if trips is not None and not asks:
                 fails = _somewhere(fails, symbol, trips)
-            if node.inputs[0] or symbol in variables(fails):
+            if node.inputs[0] or RUNS_ON_HOST in node.attributes or symbol in variables(fails):
                 body.failures.append(failure)
             elif fails != const(False):
                 around.failures.append(_Failure(fails & starts, failure.node))

@@ -33,8 +33,8 @@ from webmlc.core.rewrite import rewrite
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
 from webmlc.graph.ir import Array, Function, Module, Node
-from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind
+from webmlc.graph.ops.control import CONTROL, RUNS_ON_HOST
+from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind, symbols_bound_by
 from webmlc.graph.rewrite.meaning import row_of
 
 __all__ = ["compute", "evaluate", "evaluate_node", "placeholder"]
@@ -303,33 +303,51 @@ class _Evaluation:
         then, other = functions
         operands = [a for a in arrays if a is not None]
         split = 1 + len(then.inputs)
-        if operands[0].reshape(-1)[0]:
-            return self.function(then, dict(zip(then.inputs, operands[1:split], strict=True)))
-        return self.function(other, dict(zip(other.inputs, operands[split:], strict=True)))
+        is_then = operands[0].reshape(-1)[0]
+        branch, captured = (then, operands[1:split]) if is_then else (other, operands[split:])
+        results = self.function(branch, dict(zip(branch.inputs, captured, strict=True)))
+        self.measure(node, results)
+        return results
+
+    def measure(self, node: Node, results: Sequence[Array]) -> None:
+        """Bind the symbols of control flow of the host to the sizes of its first results."""
+        new_symbols = symbols_bound_by(node)
+        for type_, array in zip(node.attributes["types"], results, strict=False):
+            for dimension, size in zip(type_.shape, array.shape, strict=True):
+                if isinstance(dimension, Var) and dimension.name in new_symbols:
+                    self.symbols[dimension.name] = size
 
     def loop(self, node: Node, body: Function, arrays: Sequence[Array | None]) -> list[Array]:
         """The values that the loop carries at its end, then the values that it scanned."""
         asks, carried = int(node.attributes["asks"]), node.attributes["carried"]
         operands = [a for a in arrays[1:] if a is not None]
         state, captured = operands[:carried], operands[carried:]
-        going = arrays[0] is None or bool(arrays[0].reshape(-1)[0])
-        trips, symbol = node.attributes["trips"], node.attributes["symbol"].name
+        is_on_host = RUNS_ON_HOST in node.attributes
+        asked = state[0] if is_on_host else arrays[0]
+        going = asked is None or bool(asked.reshape(-1)[0])
+        trips, symbol = node.attributes["trips"], node.attributes["symbol"]
         limit = None if trips is None else int(evaluate_expr(trips, self.symbols))
         rows: list[list[Array]] = []
         while going and (limit is None or len(rows) < limit):
-            self.symbols[symbol] = len(rows)
+            if symbol is not None:
+                self.symbols[symbol.name] = len(rows)
+            self.measure(node, state)
             feeds = dict(zip(body.inputs, (*state, *captured), strict=True))
             results = self.function(body, feeds)
-            going = not asks or bool(results[0].reshape(-1)[0])
+            going = not (asks or is_on_host) or bool(results[0].reshape(-1)[0])
             state = results[asks : asks + carried]
             rows.append(results[asks + carried :])
+        self.measure(node, state)
         types = node.attributes["types"][carried:]
-        scans = []
+        scans: list[Array] = []
         for k, (axis, backward) in enumerate(node.attributes["places"]):
             parts = [row[k] for row in (reversed(rows) if backward else rows)]
-            shape = [int(evaluate_expr(d, self.symbols)) for d in types[k].shape]
+            unbound = dict.fromkeys(symbols_bound_by(node), 0)
+            sizes = {**unbound, **self.symbols}
+            shape = [int(evaluate_expr(d, sizes)) for d in types[k].shape]
             empty = np.zeros(shape, types[k].dtype.numpy)
             scans.append(np.stack(parts, axis) if parts else empty)
+        self.measure(node, [*state, *scans])
         return [*state, *scans]
 
 

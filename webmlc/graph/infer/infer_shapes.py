@@ -30,7 +30,6 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
-from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion, type_numbers
 from webmlc.graph.checks.check_node import check_node
 from webmlc.graph.checks.requirements import (
@@ -51,7 +50,13 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
-from webmlc.graph.ops.control import names_in, reads, rename_captures
+from webmlc.graph.ops.control import (
+    RUNS_ON_HOST,
+    may_run_on_host,
+    names_in,
+    reads,
+    rename_captures,
+)
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
@@ -156,7 +161,8 @@ class _Inference:
     """The state of the walk: the facts known so far about the function's values, and the `outer`
     scope.
 
-    A function inside another one binds no symbols, because its shapes hold for every iteration.
+    A function that a device runs inside another one binds no symbols, because its shapes hold for
+    every iteration.
     """
 
     def __init__(
@@ -181,7 +187,7 @@ class _Inference:
         self.bound_names: dict[str, str] = {}
         self.size_symbols: dict[Expr, Expr] = {}
         shapes = (t.shape for t in function.types.values())
-        self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
+        self.outlines.symbols.update(v.name for s in shapes for d in s for v in variables(d))
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
@@ -239,6 +245,8 @@ class _Inference:
         if values and all(self.bind(value, node) for value in values):
             names = {value: self.bound_names[value] for value in values}
             return [rename_captures(node, names) if is_inner else node.reading(names)]
+        if self.binds_symbols and may_run_on_host(node):
+            return [replace(node, attributes={**node.attributes, RUNS_ON_HOST: 1})]
         if not is_inner:
             for value, name in self.bound_names.items():  # report the model's names
                 reason = reason.replace(repr(name), repr(value))
@@ -268,14 +276,15 @@ class _Inference:
         partial = self.partial_values.get(value)
         partial_elements = [None] * count if partial is None else partial.reshape(-1).tolist()
         names = {
-            i: self.symbol(value if count == 1 else f"{value}_{i}")
+            i: self.outlines.symbol(value if count == 1 else f"{value}_{i}")
             for i, element in enumerate(partial_elements)
             if element is None
         }
         elements = object_array(
             [Var(names[i]) if i in names else e for i, e in enumerate(partial_elements)], shape
         )
-        self.bound_names[value] = self.fresh(f"{value}/bound")
+        prefix = "" if self.function.name == "main" else f"{self.function.name}/"
+        self.bound_names[value] = self.fresh(f"{prefix}{value}/bound")
         reader = bind(elements, names, type_.dtype, value, self.bound_names[value], node.name)
         self.types[self.bound_names[value]] = type_
         self.values[self.bound_names[value]] = elements
@@ -288,15 +297,6 @@ class _Inference:
         while name in self.value_names:
             name += "_"
         self.value_names.add(name)
-        return name
-
-    def symbol(self, text: str) -> str:
-        """Return a new symbol's name, derived from `text`."""
-        base_name = symbol_name(text)
-        name, count = base_name, 2
-        while name in self.symbols:
-            name, count = f"{base_name}_{count}", count + 1
-        self.symbols.add(name)
         return name
 
     def sources_of(self, value: str) -> tuple[str, ...]:
@@ -398,9 +398,9 @@ class _Inference:
             (self.size_symbols[size],) = self.values[self.bound_names[value]].tolist()
         return self.size_symbols[size]
 
-    def infer_inner(self, function: Function, outer: Scope) -> Function:
+    def infer_inner(self, function: Function, outer: Scope, binds_symbols: bool) -> Function:
         """Infer a function inside this one."""
-        return _Inference(function, outer, self.outlines, binds_symbols=False).run()
+        return _Inference(function, outer, self.outlines, binds_symbols).run()
 
     def expansion_nodes(
         self, node: Node, expansion: Expansion, results: Sequence[Result]

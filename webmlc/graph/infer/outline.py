@@ -14,44 +14,65 @@ counts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from typing import NoReturn
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_expr, maximum
 from webmlc.core.rewrite import variables
+from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
-from webmlc.graph.ops.control import ASSUMED_BRANCH, never_stops_early, scan_places, splice
+from webmlc.graph.ops.control import (
+    ASSUMED_BRANCH,
+    RUNS_ON_HOST,
+    never_stops_early,
+    scan_places,
+    splice,
+)
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Scope,
     UnknownValueError,
+    check_size,
     numbers_of,
     object_array,
     symbolic_constant,
 )
 from webmlc.graph.ops.shapes import canonical, same
 
-Infer = Callable[[Function, Scope], Function]
+Infer = Callable[[Function, Scope, bool], Function]
 
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """The functions that have been outlined so far, and numbers for the symbols of loops."""
+    """The functions that have been outlined so far, numbers for the symbols of loops, and the
+    symbols of all functions.
+    """
 
     functions: dict[str, Function] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
+    symbols: set[str] = field(default_factory=set)
+
+    def symbol(self, text: str) -> str:
+        """Return a new symbol's name, derived from `text`."""
+        base_name = symbol_name(text)
+        name, number = base_name, 2
+        while name in self.symbols:
+            name, number = f"{base_name}_{number}", number + 1
+        self.symbols.add(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """One If or Loop that becomes functions. `infer` infers a function inside the outer scope."""
+    """One If or Loop that becomes functions. `infer` infers a function inside the outer scope, and
+    may bind symbols in it if the host runs it.
+    """
 
     context: Context
     scope: Scope
@@ -62,10 +83,21 @@ class Outline:
         """The node that calls the functions. Raises `NotSupportedError` if no run could follow
         it.
         """
-        return self.branches() if self.context.node.op == "If" else self.loop()
+        if self.context.node.op == "If":
+            return self.branches()
+        return self.host_loop() if self.is_on_host else self.loop()
+
+    @property
+    def is_on_host(self) -> bool:
+        """True if the host executes the node."""
+        return RUNS_ON_HOST in self.context.node.attributes
 
     def branches(self) -> Node:
-        """The node of an If. Its inputs are the condition, then the captures of each branch."""
+        """The node of an If. Its inputs are the condition, then the captures of each branch.
+
+        The branches of an If on a device have results of the same types. On the host, the results
+        may differ in sizes, which a run binds to symbols.
+        """
         condition = self.context.node.inputs[0]
         functions, captures = [], []
         for key in ("then", "else"):
@@ -76,20 +108,39 @@ class Outline:
             functions.append(function)
             captures += branch_captures
         then_types, else_types = (tuple(_type(f, o) for o in f.outputs) for f in functions)
-        have_same_types = len(then_types) == len(else_types) and all(
-            map(_alike, then_types, else_types)
-        )
-        if any(f.sequences for f in functions) or not have_same_types:
-            branch = self.equation()
-            if branch is not None and all(t.dtype.is_float for t in (*then_types, *else_types)):
-                attributes = {**self.context.node.attributes, ASSUMED_BRANCH: branch}
-                return replace(self.context.node, attributes=attributes)
-            description = " or ".join(
-                ", ".join(map(str, types)) for types in (then_types, else_types)
-            )
-            description = "sequences" if any(f.sequences for f in functions) else description
-            raise UnknownValueError(condition, f"the condition of an If that gives {description}")
-        return self.call((condition, *captures), functions, then_types)
+        has_sequences, have_common_types = any(f.sequences for f in functions), False
+        if not has_sequences and len(then_types) == len(else_types):
+            pairs = tuple(zip(then_types, else_types, strict=True))
+            if all(_alike(*pair) for pair in pairs) and not self.is_on_host:
+                return self.call((condition, *captures), functions, then_types)
+            have_common_types = all(_have_common_type(*pair) for pair in pairs)
+            if self.is_on_host and have_common_types:
+                joined = tuple(map(self.join, self.context.node.outputs, then_types, else_types))
+                symbols = tuple(
+                    s for j, t in zip(joined, then_types, strict=True) for s in _new(j, t)
+                )
+                return self.call((condition, *captures), functions, joined, symbols=symbols)
+        branch = None if have_common_types else self.equation()
+        if branch is not None and all(t.dtype.is_float for t in (*then_types, *else_types)):
+            attributes = {**self.context.node.attributes, ASSUMED_BRANCH: branch}
+            return replace(self.context.node, attributes=attributes)
+        description = " or ".join(", ".join(map(str, types)) for types in (then_types, else_types))
+        description = "sequences" if has_sequences else description
+        raise UnknownValueError(condition, f"the condition of an If that gives {description}")
+
+    def join(
+        self, value: str, left: TensorType, right: TensorType, symbols: Sequence[str] = ()
+    ) -> TensorType:
+        """The type of a value that has one of two types. Sizes that differ become symbols. The
+        `symbols` stand for any size already.
+        """
+        sizes = [
+            size
+            if same(size, other) or (isinstance(size, Var) and size.name in symbols)
+            else Var(self.outlines.symbol(f"{value}_{axis}"))
+            for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True))
+        ]
+        return TensorType(left.dtype, tuple(sizes))
 
     def equation(self) -> str | None:
         """The branch to take if the condition is an equation of sizes: the branch in which it
@@ -116,9 +167,6 @@ class Outline:
         has_condition = not never_stops_early(source) or (
             self.context.has(1) and self.context.value(1) is None
         )
-        trips = self.trips()
-        if scan_count and trips is None:
-            raise NotSupportedError("a loop that scans needs a largest number of iterations")
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captures = self.body(source, symbol, has_condition)
         if has_condition and not _is_single_boolean(_type(function, function.outputs[0])):
@@ -126,13 +174,18 @@ class Outline:
         results = [_type(function, o) for o in function.outputs[has_condition:]]
         for k, type_ in enumerate(results[: len(initial)]):
             if not _alike(self.context.type(2 + k), type_):
-                self.refuse(f"the type of {initial[k]!r} changes from iteration to iteration")
+                raise NotSupportedError(f"the type of {initial[k]!r} changes in an iteration")
+        trips = self.trips()
+        if scan_count and trips is None:
+            raise NotSupportedError("a loop that scans needs a largest number of iterations")
         places_of_scans = tuple(islice(scan_places(self.context), scan_count))
         types = results[: len(initial)] + [
             _stacked(type_, axis, trips)
             for type_, (axis, _) in zip(results[len(initial) :], places_of_scans, strict=True)
             if trips is not None
         ]
+        for type_ in types:
+            check_size(type_)
         condition = self.context.node.inputs[1] if self.context.has(1) else ""
         return self.call(
             (condition if has_condition else "", *initial, *captures),
@@ -145,14 +198,70 @@ class Outline:
             places=places_of_scans,
         )
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise the reason why a run cannot execute the loop. A build could unroll it if the number
-        of iterations were constant.
+    def host_loop(self) -> Node:
+        """The node of a Loop that the host executes. It reads no condition: the first value that it
+        carries says if an iteration follows. Its inputs are the initial values and the captures.
+
+        A size that an iteration changes is a symbol in all iterations. So is a size of a scan that
+        a symbol of the body determines.
         """
-        if self.context.has(0) and self.context.constant(0) is None:
-            description = f"the number of iterations of a loop ({reason})"
-            raise UnknownValueError(self.context.node.inputs[0], description)
-        raise NotSupportedError(reason)
+        source: Function = self.context.attribute("body")
+        initial = self.context.node.inputs[2:]
+        outer_symbols = frozenset(self.outlines.symbols)
+        types = [self.context.type(2 + k) for k in range(len(initial))]
+        symbols: list[str] = []
+        while True:
+            function, captures = self.host_body(source, types)
+            results = [_type(function, output) for output in function.outputs]
+            widened = list(types)
+            for k, (type_, result) in enumerate(zip(types, results[: len(types)], strict=True)):
+                if not _have_common_type(type_, result):
+                    reason = f"from {type_} to {result}"
+                    raise NotSupportedError(f"a loop changes {initial[k]!r} {reason}")
+                joined = self.join(f"{self.context.node.outputs[k]}", type_, result, symbols)
+                symbols += _new(joined, type_)
+                widened[k] = joined
+            if widened == types:
+                break
+            types = widened
+        places = tuple(islice(scan_places(self.context), len(results) - len(types)))
+        for number, (type_, (axis, _)) in enumerate(
+            zip(results[len(types) :], places, strict=True), len(types)
+        ):
+            output = self.context.node.outputs[number]
+            count = Var(self.outlines.symbol(f"{output}_count"))
+            sizes = [
+                size
+                if outer_symbols.issuperset(v.name for v in variables(size))
+                else Var(self.outlines.symbol(f"{output}_{axis}"))
+                for axis, size in enumerate(type_.shape)
+            ]
+            stacked = _stacked(TensorType(type_.dtype, tuple(sizes)), axis, count)
+            symbols += (*_new(stacked, _stacked(type_, axis, count)), count.name)
+            types.append(stacked)
+        return self.call(
+            ("", *initial, *captures),
+            [function],
+            tuple(types),
+            symbols=tuple(symbols),
+            symbol=None,
+            trips=None,
+            asks=False,
+            carried=len(initial),
+            places=places,
+        )
+
+    def host_body(
+        self, source: Function, types: Sequence[TensorType]
+    ) -> tuple[Function, list[str]]:
+        """The body of a loop of the host, as a function of the values that it carries."""
+        expansion = Expansion()
+        builder = self.builder("body", expansion)
+        inputs = tuple(builder.fresh(i) for i in source.inputs[2:])
+        arguments = dict(zip(source.inputs[2:], inputs, strict=True))
+        outputs = splice(source, builder, arguments)[1:]
+        declared = dict(zip(map(str, inputs), types, strict=True))
+        return self.function(builder, expansion, inputs, outputs, declared)
 
     def trips(self) -> Expr | None:
         """The greatest number of iterations, or None if there is no limit."""
@@ -181,7 +290,7 @@ class Outline:
         )
         for name, type_ in function.types.items():
             if any(symbol in variables(d) for d in type_.shape):
-                self.refuse(f"the shape of {name!r} changes from iteration to iteration")
+                raise NotSupportedError(f"the shape of {name!r} changes in an iteration")
         return function, captures
 
     def builder(self, part: str, expansion: Expansion) -> Builder:
@@ -203,7 +312,7 @@ class Outline:
         name = builder.source.outputs[0]
         nodes = tuple(expansion.nodes)
         draft = Function(name, inputs, outputs, nodes, types, expansion.constants)
-        inferred = self.infer(draft, self.scope)
+        inferred = self.infer(draft, self.scope, self.is_on_host)
         local_values = {*inputs, *(o for node in inferred.nodes for o in node.outputs)}
         expansion.taken_names |= local_values
         read_values = dict.fromkeys(i for node in inferred.nodes for i in node.inputs if i)
@@ -260,9 +369,22 @@ class Outline:
             "types": types,
             **attributes,
         }
+        if self.is_on_host:
+            node_attributes[RUNS_ON_HOST] = 1
         return Node(
             node.op, inputs, self.context.node.outputs, node_attributes, "webmlc", node.origin
         )
+
+
+def _new(type_: TensorType, other: TensorType) -> Iterator[str]:
+    """The symbols in a type that stand for sizes of another one."""
+    for size, other_size in zip(type_.shape, other.shape, strict=True):
+        if size is not other_size and isinstance(size, Var):
+            yield size.name
+
+
+def _have_common_type(left: TensorType, right: TensorType) -> bool:
+    return left.dtype is right.dtype and left.rank == right.rank
 
 
 def _type(function: Function, value: str) -> TensorType:

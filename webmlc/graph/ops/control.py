@@ -10,16 +10,15 @@ Scan becomes a Loop over slices. Control flow that only a run can decide is outl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat, zip_longest
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_expr, as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Attribute, Function, Node
+from webmlc.graph.ops.counted_loops import counted
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
@@ -57,6 +56,15 @@ its iterations.
 HAS_BOUND = "bounded"
 """An attribute of a Loop whose trip count only a run knows: the count is already not negative."""
 
+RUNS_ON_HOST = "host"
+"""An attribute of control flow that the host executes, because a device cannot: the sizes of its
+results or of its values are known only when its functions have run. The attribute `symbols` names
+the sizes that such a node binds.
+"""
+
+IS_WHILE = "while"
+"""An attribute of a Loop of the host whose first carried value says if an iteration follows."""
+
 CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 """The nodes that run functions of the module."""
 
@@ -83,6 +91,11 @@ def _assumed(context: Context, build: Builder) -> tuple[str, ...]:
         condition = ~condition
     results = splice(context.attribute(branch), build, {})
     return tuple(condition.where(r, build("CastLike", np.float32(np.nan), r)) for r in results)
+
+
+def may_run_on_host(node: Node) -> bool:
+    """True for control flow of ONNX that is not yet the host's to execute."""
+    return node.operator in {("", "If"), ("", "Loop")} and RUNS_ON_HOST not in node.attributes
 
 
 def splice(function: Function, build: Builder, arguments: Mapping[str, str]) -> tuple[str, ...]:
@@ -148,6 +161,8 @@ def _loop(context: Context, build: Builder) -> tuple[str, ...] | None:
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
+    if RUNS_ON_HOST in context.node.attributes:
+        return None if IS_WHILE in context.node.attributes else _while(context, build)
     if loop := counted(context, build):
         count, endless = loop
         return _again(context, build, count, *build.inputs[1:], body=endless)
@@ -193,6 +208,59 @@ def _loop(context: Context, build: Builder) -> tuple[str, ...] | None:
         )
     ]
     return (*values, *stacks)
+
+
+def _while(context: Context, build: Builder) -> tuple[str, ...]:
+    """Make a loop of the host compute in tensors if an iteration follows, and which one it is.
+
+        y = Loop(n, c, x) { y = f(x, i); c = g(y) }
+        ->  go, i, y = Loop( , , c and 0 < n, 0, x) { y = f(x, i); go = g(y) and i + 1 < n }
+
+    Backward scans are turned around after the loop.
+    """
+    body: Function = context.attribute("body")
+    count, condition, *carried = build.inputs
+    limit = build.value(count).op("Reshape", SCALAR) if count else None
+    stops_early = not never_stops_early(body)
+
+    def follows(build: Builder, step: Value, condition: str) -> Value:
+        """True if the iteration of this number runs, unless the condition is false."""
+        is_below = build.constant(np.bool_(True)) if limit is None else step.op("Less", limit)
+        asked = build.value(condition).op("Reshape", SCALAR) if condition else None
+        return is_below if asked is None else asked & is_below
+
+    inner, expansion = build.inner("while")
+    go, step, *states = (inner.fresh(name) for name in ("go", "step", *body.inputs[2:]))
+    arguments = dict(zip(body.inputs, (step, go, *states), strict=True))
+    results = splice(body, inner, arguments)
+    next_step = step + 1
+    next_go = follows(inner, next_step, results[0] if stops_early else "")
+    looping = replace(
+        body,
+        inputs=(*body.inputs[:2], go, step, *states),
+        outputs=(inner.constant(np.bool_(True)), next_go, next_step, *results[1:]),
+        nodes=tuple(expansion.nodes),
+        types={},
+        constants=expansion.constants,
+    )
+    start = build.constant(np.int64(0))
+    first = follows(build, start, condition)
+    attributes = {**context.node.attributes, "body": looping, IS_WHILE: 1}
+    outputs = len(context.node.outputs) + 2
+    values = build.many("Loop", "", "", first, start, *carried, outputs=outputs, **attributes)[2:]
+    scans = [
+        build("Slice", scan, [-1], [BEFORE_ALL], [axis], [-1]) if backward else scan
+        for scan, (axis, backward) in zip(
+            values[len(carried) :], scan_places(context), strict=False
+        )
+    ]
+    return (*values[: len(carried)], *scans)
+
+
+SCALAR: list[int] = []
+"""The shape of a scalar."""
+BEFORE_ALL = -(1 << 62)
+"""The end of a Slice that goes backward through a whole axis."""
 
 
 def _inner(node: Node) -> dict[str, Function]:
@@ -395,88 +463,3 @@ OPS: tuple[Operator, ...] = (
     Operator("If", given_types, domain="webmlc"),
     Operator("Loop", given_types, domain="webmlc"),
 )
-
-
-COMPARISONS = {
-    "Less": (False, 0),
-    "LessOrEqual": (False, 1),
-    "Greater": (True, 0),
-    "GreaterOrEqual": (True, 1),
-}
-"""By the operator that compares the counter with the limit: whether the limit comes first, and the
-number of iterations beyond those of `Less`.
-"""
-
-WIDE = [TYPE_NUMBERS[t] for t in (DType.int32, DType.int64, DType.float32, DType.float64)]
-"""The types in which a counter is compared as it is. Smaller types round the counter, or wrap
-around.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """The places of the counter and of the limit among the carried values. An iteration follows
-    while the counter is less than the limit plus `extra`.
-    """
-
-    counter: int
-    limit: int
-    extra: int
-
-
-def counted(context: Context, build: Builder) -> tuple[Value, Function] | None:
-    """The trip count of a Loop that counts up to a limit itself, and its body without the
-    condition. `None` if it has a trip count already, or does not count. Exporters of TensorFlow's
-    `while_loop` write such loops.
-
-        i, .. = Loop(, i < n, 0, n, ..) { i = i + 1; condition = i < n; .. }
-        ->  i, .. = Loop(Max(n - 0, 1), i < n, 0, n, ..) { i = i + 1; condition = true; .. }
-
-    The initial condition stays: if it is true, the first iteration runs, whatever the limit is.
-    """
-    body: Function = context.attribute("body")
-    count = None if context.has(0) else _count(body)
-    if count is None:
-        return None
-    places = (count.limit, count.counter)
-    if not all(context.dtype(2 + place).is_integer for place in places):
-        return None
-    limit, first = (build.inputs[2 + place].cast(DType.int64) for place in places)
-    if count.extra:
-        limit = limit + count.extra
-    trips = build("Max", limit - first, 1)
-    return trips, replace(body, outputs=(body.inputs[1], *body.outputs[1:]))
-
-
-def _count(body: Function) -> Count | None:
-    """The counter of a body whose condition compares the counter with a limit; else `None`."""
-    producers = {output: node for node in body.nodes for output in node.outputs}
-    carried = body.inputs[2:]
-    comparison = producers.get(_source(body.outputs[0], producers))
-    if comparison is None or comparison.domain or comparison.op not in COMPARISONS:
-        return None
-    is_swapped, extra = COMPARISONS[comparison.op]
-    counted, limit = (_source(value, producers) for value in comparison.inputs)
-    if is_swapped:
-        counted, limit = limit, counted
-    sources = [_source(value, producers) for value in body.outputs[1 : 1 + len(carried)]]
-    addition = producers.get(counted)
-    if addition is None or addition.op != "Add" or limit not in carried:
-        return None
-    for counter, step in (addition.inputs, addition.inputs[::-1]):
-        one = body.constants.get(step)
-        if counter not in carried or one is None or one.size != 1 or one.item() != 1:
-            continue
-        places = (carried.index(counter), carried.index(limit))
-        if sources[places[0]] == counted and sources[places[1]] == limit:
-            return Count(*places, extra)
-    return None
-
-
-def _source(value: str, producers: Mapping[str, Node]) -> str:
-    """The value that `value` is a copy of, perhaps in another type that holds counts."""
-    while node := producers.get(value):
-        if node.op != "Identity" and not (node.op == "Cast" and node.attributes["to"] in WIDE):
-            break
-        value = node.inputs[0]
-    return value

@@ -571,6 +571,12 @@ def is_bind(node: Node) -> bool:
     return (node.domain, node.op) == BIND
 
 
+def symbols_bound_by(node: Node) -> tuple[str, ...]:
+    """The symbols that a run binds at a node: a `Bind`, or control flow of the host."""
+    symbols: tuple[str, ...] = node.attributes.get("symbols", ())
+    return symbols if node.domain == BIND[0] else ()
+
+
 def is_symbolic(node: Node) -> bool:
     """True if the node's output consists of expressions of symbols and has no buffer."""
     return (node.domain, node.op) in (SYMBOLIC_CONSTANT, BIND)

@@ -1,8 +1,8 @@
 """Find the nodes that depend on symbols that other nodes bind during a run.
 
-In: a function in which `Bind` nodes read sizes from memory. Out: for each node the binds whose
-symbols occur in the types of its values, in the symbolic values of its inputs, or in its
-attributes. No value carries these dependences.
+In: a function in which `Bind` nodes, and control flow of the host, bind sizes. Out: for each node
+the binds whose symbols occur in the types of its values, in the symbolic values of its inputs, or
+in its attributes. No value carries these dependences.
 
     %k/bound = webmlc.Bind(%k) {k}                      %y depends on the Bind, though it does not
     %y: float32[k, 4] = Add(%a, %b)                     read its output
@@ -16,29 +16,26 @@ from typing import Any
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Node, Requirement
-from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import Scope, is_bind
+from webmlc.graph.ops.control import CONTROL, RUNS_ON_HOST
+from webmlc.graph.ops.operator import Scope, is_bind, symbols_bound_by
 
 
 class BoundSymbols:
-    """The `Bind` nodes of a function, and the binds that each node needs."""
+    """The nodes of a function that bind symbols, and the binds that each node needs."""
 
     def __init__(self, function: Function) -> None:
         self.binders: Mapping[str, Node] = {
-            symbol: node
-            for node in function.nodes
-            if is_bind(node)
-            for symbol in node.attributes["symbols"]
+            symbol: node for node in function.nodes for symbol in symbols_bound_by(node)
         }
         self.scope = Scope.of(function) if self.binders else None
         # The functions that a control node runs may need any symbol that is bound before it.
         self._before: dict[Node, tuple[Node, ...]] = {}
         binds: list[Node] = []
         for node in function.nodes:
-            if is_bind(node):
-                binds.append(node)
-            elif binds and node.operator in CONTROL:
+            if binds and node.operator in CONTROL:
                 self._before[node] = tuple(binds)
+            if symbols_bound_by(node):
+                binds.append(node)
         self._of_value: dict[str, frozenset[str]] = {}
 
     def needed_by(self, node: Node) -> tuple[Node, ...]:
@@ -93,6 +90,7 @@ def in_order_of_binds(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...
         before = max(
             (waits.get(v, 0) for v in (*node.inputs, *(b.outputs[0] for b in binders))), default=0
         )
-        rank[node] = (before, is_bind(node))
-        waits.update(dict.fromkeys(node.outputs, before + is_bind(node)))
+        ends_segment = is_bind(node) or RUNS_ON_HOST in node.attributes
+        rank[node] = (before, ends_segment)
+        waits.update(dict.fromkeys(node.outputs, before + ends_segment))
     return tuple(sorted(nodes, key=rank.__getitem__))

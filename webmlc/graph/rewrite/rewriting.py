@@ -25,7 +25,7 @@ import numpy as np
 from webmlc.core.errors import InternalError
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType, producers
-from webmlc.graph.ops.operator import Context, Scope, array_type, is_bind
+from webmlc.graph.ops.operator import Context, Scope, array_type, symbols_bound_by
 from webmlc.graph.rewrite.meaning import infer_node, row_of
 from webmlc.graph.rewrite.patterns import Rule, Rules
 
@@ -342,10 +342,10 @@ class Rewriting(FunctionWriter):
 
 def count_uses(function: Function) -> Counter[str]:
     """The number of times that live nodes read each value. The function's outputs count as readers,
-    and the symbols that a `Bind` node binds count as a reader of its output.
+    and the symbols that a node binds count as a reader of its outputs.
     """
     uses = Counter(function.outputs)
-    uses.update(node.outputs[0] for node in function.nodes if is_bind(node))
+    uses.update(o for node in function.nodes if symbols_bound_by(node) for o in node.outputs)
     for node in reversed(function.nodes):
         if any(uses[output] for output in node.outputs if output):
             uses.update(node.inputs)

@@ -1,0 +1,118 @@
+// The values of a run that the host holds, and the segments that it executes with them.
+//
+//   in:  the bytes of inputs and downloads by buffer, and the symbols so far
+//   out: further symbols; values under other names; the segment that is next
+//
+// The twin of webmlc/host/host_values.py.
+
+import { InputError } from "./errors.js";
+import { bindFromMemory } from "./manifest.js";
+import { boundSymbols } from "./memory_plan.js";
+import { evaluate, symbolsOf, valuesOf } from "./sizes.js";
+
+/** @import { Bind, Collect, GpuSpan, Jump, Measure, Move, Program, Size, Stack, Symbols } from "./types.d.ts" */
+
+export class HostValues {
+  /** @type {Map<string, number[]>} Of the values that a `move` named. */
+  shapes = new Map();
+
+  /** Of the values that a `collect` appended. @type {Map<string, { bytes: Uint8Array, shape: number[] }[]>} */
+  lists = new Map();
+
+  /** @param {Program} program @param {Symbols} symbols @param {Map<string, Uint8Array | GpuSpan>} bytes */
+  constructor(program, symbols, bytes) {
+    this.program = program;
+    this.symbols = symbols;
+    this.bytes = bytes;
+  }
+
+  /**
+   * Bind the symbols of a segment, and return them. Symbols of later segments are forgotten, because they belong to an earlier
+   * iteration of a loop.
+   * @param {Bind | Measure} segment
+   * @returns {Symbols}
+   */
+  bind(segment) {
+    const symbols = segment.type === "bind" ? bindFromMemory(this.program, segment, this.#data(segment.buffer)) : this.#measure(segment);
+    const bound = boundSymbols(this.program);
+    const later = new Set(bound.slice(bound.indexOf(/** @type {string} */ (segment.symbols.at(-1))) + 1));
+    const earlier = Object.entries(this.symbols).filter(([name]) => !later.has(name));
+    this.symbols = { ...Object.fromEntries(earlier), ...symbols };
+    return symbols;
+  }
+
+  /** @param {Measure} segment @returns {Symbols} */
+  #measure({ buffer, symbols, axes }) {
+    const shape = /** @type {number[]} */ (this.shapes.get(buffer));
+    return Object.fromEntries(symbols.map((name, i) => [name, shape[axes[i]]]));
+  }
+
+  /** Execute a segment that holds values for later. @param {Move | Collect | Stack} segment */
+  hold(segment) {
+    if (segment.type === "move") this.#move(segment);
+    else if (segment.type === "collect") this.#collect(segment);
+    else this.#stack(segment);
+  }
+
+  /** Append a value to a list, or make the list empty. @param {Collect} segment */
+  #collect({ target, source, shape }) {
+    if (!source) this.lists.set(target, []);
+    else this.lists.get(target)?.push({ bytes: this.#data(source), shape: this.#evaluate(shape) });
+  }
+
+  /**
+   * Join the values of a list along a new axis. In an empty list, a size that only a value would bind is 0. Throws `InputError` if
+   * their shapes differ.
+   * @param {Stack} segment
+   */
+  #stack({ target, axis, shape: sizes }) {
+    const values = this.lists.get(target) ?? [];
+    const shape = values[0]?.shape ?? this.#evaluate(sizes.map((size) => ([...symbolsOf([size], this.program.sizes)].every((name) => name in this.symbols) ? size : 0)));
+    const other = values.find((value) => value.shape.some((size, i) => size !== shape[i]));
+    if (other) {
+      const shapes = `[${shape}] and [${other.shape}]`;
+      throw new InputError(`a loop scans values of shapes ${shapes} into "${target}": all slices of a scan must have one shape`);
+    }
+    const rows = shape.slice(0, axis).reduce((product, size) => product * size, 1);
+    const width = rows && values.length ? values[0].bytes.length / rows : 0;
+    const joined = new Uint8Array(rows * width * values.length);
+    for (let row = 0; row < rows; row++) {
+      for (const [i, { bytes }] of values.entries()) joined.set(bytes.subarray(row * width, (row + 1) * width), (row * values.length + i) * width);
+    }
+    this.bytes.set(target, joined);
+    this.shapes.set(target, [...shape.slice(0, axis), values.length, ...shape.slice(axis)]);
+  }
+
+  /** @param {Size[]} shape */
+  #evaluate(shape) {
+    const sizes = valuesOf(this.program, this.symbols);
+    return shape.map((size) => evaluate(size, sizes));
+  }
+
+  /** Give values further names. @param {Move} segment */
+  #move({ sources, targets, shapes }) {
+    const values = sources.map((source) => this.#data(source));
+    for (const [i, target] of targets.entries()) {
+      this.bytes.set(target, values[i]);
+      this.shapes.set(target, this.#evaluate(shapes[i]));
+    }
+  }
+
+  /** The segment that is next: the target of the jump, or the one that follows it. @param {Jump} segment @param {number} following */
+  next({ target, unless }, following) {
+    return unless && this.#data(unless)[0] ? following : target;
+  }
+
+  /** @param {string} name */
+  #data(name) {
+    return /** @type {Uint8Array} */ (this.bytes.get(name));
+  }
+}
+
+/** The buffers whose values a segment reads on the host. @param {import("./types.d.ts").Segment} segment @returns {string[]} */
+export function readByHost(segment) {
+  if (segment.type === "bind" || segment.type === "measure") return [segment.buffer];
+  if (segment.type === "move") return segment.sources;
+  if (segment.type === "collect" && segment.source) return [segment.source];
+  return segment.type === "jump" && segment.unless ? [segment.unless] : [];
+}

@@ -1,0 +1,111 @@
+"""The values of a run that the host holds, and the segments that it executes with them.
+
+In: the bytes of inputs and downloads by buffer, and the symbols so far. Out: further symbols,
+values under other names, and the segment that is next. The twin of this module is
+`runtime_js/host_values.js`.
+
+    Move((t,), (y,), ((3, n),)); Measure(y, (y_1,), (1,))     ->  symbols: y_1 = n
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import InputError
+from webmlc.host.bind import bind_from_memory
+from webmlc.package.manifest import Bind, Collect, Jump, Measure, Move, Program, Stack
+from webmlc.package.sizes import Size, evaluate, symbols_of
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class HostValues:
+    """The `symbols` so far, the `bytes` of each value on the host, and the `shapes` of the values
+    that a `Move` named. `lists` has the values that a `Collect` appended, with their shapes.
+    """
+
+    program: Program
+    symbols: dict[str, int]
+    bytes: dict[str, Array]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    lists: dict[str, list[tuple[Array, tuple[int, ...]]]] = field(default_factory=dict)
+
+    def bind(self, segment: Bind | Measure) -> Mapping[str, int]:
+        """Bind the symbols of a segment, and return them. Symbols of later segments are forgotten,
+        because they belong to an earlier iteration of a loop.
+        """
+        if isinstance(segment, Bind):
+            symbols = bind_from_memory(self.program, segment, self.bytes[segment.buffer])
+        else:
+            shape = self.shapes[segment.buffer]
+            pairs = zip(segment.symbols, segment.axes, strict=True)
+            symbols = {symbol: shape[axis] for symbol, axis in pairs}
+        bound = self.program.bound
+        later = bound[bound.index(segment.symbols[-1]) + 1 :]
+        for symbol in later:
+            self.symbols.pop(symbol, None)
+        self.symbols |= symbols
+        return symbols
+
+    def hold(self, segment: Move | Collect | Stack) -> None:
+        """Execute a segment that holds values for later."""
+        match segment:
+            case Move():
+                self._move(segment)
+            case Collect():
+                self._collect(segment)
+            case Stack():
+                self._stack(segment)
+
+    def _move(self, segment: Move) -> None:
+        """Give values further names."""
+        values = [self.bytes[source] for source in segment.sources]
+        shapes = map(self._evaluate, segment.shapes)
+        self.bytes |= zip(segment.targets, values, strict=True)
+        self.shapes |= zip(segment.targets, shapes, strict=True)
+
+    def _collect(self, segment: Collect) -> None:
+        """Append a value to a list, or make the list empty."""
+        if not segment.source:
+            self.lists[segment.target] = []
+            return
+        shape = self._evaluate(segment.shape)
+        self.lists[segment.target].append((self.bytes[segment.source], shape))
+
+    def _stack(self, segment: Stack) -> None:
+        """Join the values of a list along a new axis. In an empty list, a size that only a value
+        would bind is 0.
+
+        Raises `InputError` if their shapes differ.
+        """
+        values, axis = self.lists.pop(segment.target), segment.axis
+        sizes = [s if symbols_of((s,)) <= self.symbols.keys() else 0 for s in segment.shape]
+        shape = values[0][1] if values else self._evaluate(sizes)
+        for _, other in values:
+            if other != shape:
+                raise InputError(
+                    f"a loop scans values of shapes {shape} and {other} into {segment.target!r}: "
+                    "all slices of a scan must have one shape"
+                )
+        rows = prod(shape[:axis])
+        parts = [data.reshape(rows, -1) for data, _ in values if data.size]
+        joined = np.concatenate(parts, axis=1) if parts else np.empty(0, np.uint8)
+        self.bytes[segment.target] = joined.reshape(-1)
+        self.shapes[segment.target] = (*shape[:axis], len(values), *shape[axis:])
+
+    def _evaluate(self, shape: Iterable[Size]) -> tuple[int, ...]:
+        """A shape with the symbols so far."""
+        values = self.program.values(self.symbols)
+        return tuple(evaluate(size, values) for size in shape)
+
+    def next(self, segment: Jump, following: int) -> int:
+        """The segment that is next: the target of the jump, or the one that follows it."""
+        is_true = segment.unless and self.bytes[segment.unless][0]
+        return following if is_true else segment.target
