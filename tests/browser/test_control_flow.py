@@ -104,3 +104,43 @@ def test_the_kernels_of_a_branch_are_compiled_when_a_run_reaches_it(tmp_path: Pa
         report.value["results"], [-2 * x, -2 * weights, -2 * x], strict=True
     ):
         np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+GROWS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n] x, int64 count) => (float[k] y, float[n] z) {
+    w = Exp(x)
+    y = Loop(count, , w) <
+        body = b (int64 i, bool go, float[p] a) => (bool on, float[q] c) {
+            on = Identity(go)
+            c = Concat<axis = 0>(a, w)
+        }
+    >
+    z = Neg(w)
+}"""
+RUN_GROWS = """async ({ device, threads, counts }) => {
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device, threads });
+  const results = [];
+  for (const number of counts) {
+    const x = { dtype: "float32", shape: [3], data: new Float32Array([1.5, -0.5, 0.25]) };
+    const count = { dtype: "int64", shape: [], data: BigInt64Array.of(BigInt(number)) };
+    const { y, z } = await model.run({ x, count });
+    results.push({ y: Array.from(y.data), z: Array.from(z.data) });
+  }
+  model.dispose();
+  return results;
+}"""
+COUNTS = [3, 0, 30, 1, 60]
+
+
+@pytest.mark.parametrize(("device", "threads"), [("wasm", 2), ("webgpu", 1)])
+def test_a_loop_of_the_host_grows_in_a_page(tmp_path: Path, device: str, threads: int) -> None:
+    """Memory grows in the middle of a run, and `w` stays where it is."""
+    (tmp_path / "index.html").write_text(BLANK)
+    webmlc.build(onnx.parser.parse_model(GROWS), tmp_path / "model")
+    arg = {"device": device, "threads": threads, "counts": COUNTS}
+    (report,) = open_pages({"/": tmp_path}, Page("/", RUN_GROWS, arg=arg))
+    w = np.exp(np.array([1.5, -0.5, 0.25], np.float32))
+    for count, result in zip(COUNTS, report.value, strict=True):
+        np.testing.assert_allclose(result["y"], np.tile(w, count + 1), rtol=1e-5)
+        np.testing.assert_allclose(result["z"], -w, rtol=1e-5)

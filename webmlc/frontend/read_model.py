@@ -55,6 +55,7 @@ from webmlc.frontend.protos import dtype_of, kept_version, name_of, plain_domain
 from webmlc.frontend.resolve_names import resolve_names
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
+from webmlc.graph.ops.subgraphs import rename_captures
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 """The range of opsets that can be read. The `onnx` package in use defines the newest opset."""
@@ -135,7 +136,7 @@ def _fixed(
                 f"dimension {name!r} is {size}, but {sizes_of_arrays[name]} in a constant"
             )
     symbols = Symbols({**dims, **sizes_of_arrays})
-    main = _Reader(symbols).function(graph, "main", arrays)
+    main = _with_sequences(_Reader(symbols).function(graph, "main", arrays), graph)
     named = {v.name for type_ in main.types.values() for d in type_.shape for v in variables(d)}
     symbol_sizes({n: s for n, s in dims.items() if n not in symbols.fixed}, named)
     return main
@@ -218,8 +219,6 @@ def _check_inputs(graph: GraphProto, constants: Mapping[str, Array]) -> None:
     defaults = {tensor.name for tensor in graph.initializer}
     defaults |= {sparse.values.name for sparse in graph.sparse_initializer}
     reasons = {
-        "sequence_type": "a sequence of a length that is known at run time only; give the model its"
-        " tensors as inputs, and join them by SequenceConstruct",
         "optional_type": "an optional that may be empty at run time; leave the input out, or give"
         " the model a tensor",
         "map_type": "a map; give the model tensors",
@@ -230,6 +229,8 @@ def _check_inputs(graph: GraphProto, constants: Mapping[str, Array]) -> None:
         reason = reasons.get(info.type.WhichOneof("value") or "")
         if info.name not in defaults | constants.keys() and _has_no_rank(info):
             reason = "of unknown rank; declare its shape, with a name for each size that varies"
+        if is_sequence(info) and _has_no_rank(_element_of(info)):
+            reason = "a sequence of tensors of unknown rank; declare the shape of its elements"
         if reason is not None:
             unsupported.append(Unsupported(info.name, "input", f"it is {reason}"))
     if unsupported:
@@ -370,9 +371,13 @@ class _Reader:
         return value
 
     def type(self, info: ValueInfoProto) -> TensorType | None:
-        """The declared type, or `None` for sequences and tensors of unknown rank. A text is an
-        int64 (`number_texts`).
+        """The declared type, or `None` for tensors of unknown rank. A text is an int64
+        (`number_texts`). A sequence has the type of its stacked elements.
         """
+        if is_sequence(info):
+            type_ = self.type(_element_of(info))
+            count = self.symbols.named(f"{info.name}_count")
+            return type_ and replace(type_, shape=(count, *type_.shape))
         tensor = info.type.tensor_type
         if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
             return None
@@ -384,6 +389,27 @@ class _Reader:
             self.symbols.dimension(d, info.name, axis) for axis, d in enumerate(tensor.shape.dim)
         )
         return TensorType(dtype, dimensions)
+
+
+def _with_sequences(main: Function, graph: GraphProto) -> Function:
+    """The function, whose inputs that are sequences are tensors of their elements."""
+    names = {i.name: f"{i.name}/sequence" for i in graph.input if is_sequence(i)}
+    if not names:
+        return main
+    slices = {"axis": 0, "keepdims": 0}
+    starts = (Node("SplitToSequence", (n,), (s,), slices, "", (n,)) for n, s in names.items())
+    nodes = (rename_captures(node.reading(names), names) for node in main.nodes)
+    return replace(main, nodes=(*starts, *nodes))
+
+
+def is_sequence(info: ValueInfoProto) -> bool:
+    """True for a sequence of tensors."""
+    return bool(info.type.HasField("sequence_type"))
+
+
+def _element_of(info: ValueInfoProto) -> ValueInfoProto:
+    """An element of a sequence."""
+    return helper.make_value_info(info.name, info.type.sequence_type.elem_type)
 
 
 def _array(tensor: TensorProto) -> Array:

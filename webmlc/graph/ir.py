@@ -146,6 +146,19 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Stacked:
+    """A sequence of a length that only a run knows: the slices of a tensor along its first axis.
+    All elements have one shape.
+    """
+
+    value: str
+
+
+Elements = tuple[str, ...] | Stacked | None
+"""The values of a sequence. `None` is an empty optional."""
+
+
+@dataclass(frozen=True, slots=True)
 class Requirement:
     """An assumption of shape inference about two sizes, one of them symbolic: a run checks it.
 
@@ -167,8 +180,9 @@ class Requirement:
 class Function:
     """A dataflow block. `types` maps the names of values to their types, as far as these are
     inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
-    sequence (`None`: an empty optional). `requirements` are the function's assumptions about
-    symbols. `regions` maps each value that is a part of another value to its place.
+    sequence, and the inputs and outputs that hold one sequence. `requirements` are the function's
+    assumptions about symbols. `regions` maps each value that is a part of another value to its
+    place.
     """
 
     name: str
@@ -177,7 +191,7 @@ class Function:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    sequences: Mapping[str, Elements] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
     regions: Mapping[str, Region] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.core.text_steps import WORDS, CountGrams
 from webmlc.graph import ir as graph
-from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.ir import Function, Module, Node, Stacked
 from webmlc.graph.ops.operator import array_type, symbols_bound_by
 from webmlc.graph.table import OPS
 from webmlc.loops.kernels import view_roots
@@ -99,8 +99,8 @@ def signature(module: Module) -> Manifest:
         symbols=tuple(symbols.values()),
         inputs=tuple(map(port, inputs)),
         outputs=tuple(map(port, outputs)),
-        sequences=function.sequences,
         texts=_texts(module),
+        sequences={n: v for n, v in function.sequences.items() if not isinstance(v, Stacked)},
         typed={name: convert(kind, TypedValue) for name, kind in module.typed.items()},
         requirements=tuple(requirements),
         checks=tuple(Check(check.value, check.nodes) for check in module.checks),

@@ -21,7 +21,7 @@ from typing import Any
 import wasmtime
 
 from webmlc.core.dtypes import DType
-from webmlc.package.manifest import Bind, Buffer, Manifest, Program
+from webmlc.package.manifest import Buffer, Manifest, Program
 from webmlc.package.memory_plan import Layout, layout, scratch_stride
 from webmlc.package.placement import align
 from webmlc.report.programs import module_number
@@ -110,9 +110,9 @@ def measurable(
 
 def _obstacle(program: Program) -> str:
     """The reason why the page cannot run the program, or ""."""
-    if any(isinstance(segment, Bind) for segment in program.segments):
+    if program.bound:
         return "Its sizes depend on data, which the runtime reads between its steps."
-    if any(step.control for step in program.steps):
+    if program.has_jumps or any(step.control for step in program.steps):
         return "Its steps depend on data: it has branches or loops."
     return ""
 

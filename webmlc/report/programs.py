@@ -16,7 +16,7 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.package.kernel_code import Explanation
-from webmlc.package.manifest import Bind, Manifest, Program, Step
+from webmlc.package.manifest import Manifest, Program, Step, symbols_bound_by
 from webmlc.package.manifest_examples import manifest_examples
 from webmlc.package.memory_plan import Layout, buffer_bytes, layout
 from webmlc.package.plan_memory import lifetimes, load_lifetimes
@@ -88,7 +88,7 @@ def _program(
             for b in program.buffers
         ],
         "memory": _memory(manifest, device, symbols, buffers),
-        "binds": sum(isinstance(segment, Bind) for segment in program.segments),
+        "binds": sum(bool(symbols_bound_by(segment)) for segment in program.segments),
         "weights": resources.weights,
         "total": resources.memory,
         "binding": resources.largest_binding,

@@ -180,16 +180,13 @@ def test_a_scan_has_axes_and_directions() -> None:
 
 def test_values_that_are_not_tensors_are_refused_with_a_reason() -> None:
     model = parse(
-        """g (float[2] t, seq(float[2]) s) => (float[2] y) {
-            i = Constant<value_int = 0>()
-            y = SequenceAt(s, i)
+        """g (float[2] t, optional(float[2]) s) => (float[2] y) {
+            y = OptionalGetElement(s)
         }"""
     )
     with pytest.raises(UnsupportedError) as error:
         read_model(model)
-    assert "input (node 's'): it is a sequence of a length that is known at run time only" in str(
-        error.value
-    )
+    assert "input (node 's'): it is an optional that may be empty at run time" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["step", "going", "scores", "best", "taken", "i", "z/ArgMax"])

@@ -105,6 +105,12 @@ SWAPS = f"""g (float[a] x, float[b] w, int64 n) => (float[k] y, float[m] z) {{
         "q = Identity(r) s = Concat<axis = 0>(p, r)",
         values="float[p0] p, float[r0] r", results="float[q0] q, float[s0] s")}>
 }}"""  # fmt: skip
+CAPTURES = f"""g (float[a] x, int64 n) => (float[k] y, float[a] z) {{
+    w = Exp(x)
+    y = Loop(n, , w) <body = {body(
+        "q = Concat<axis = 0>(p, w)", values="float[p0] p", results="float[q0] q")}>
+    z = Neg(w)
+}}"""  # fmt: skip
 DECODES = """g (float[v, d] table, float[d, v] head, int64[1] first, int64 most)
     => (int64[k] tokens)
     <int64[1] end = {0}, int64[1] axis = {0}, int64 last = {-1}> {
@@ -146,6 +152,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "nested": (NESTED, [{"x": -np.abs(normal(2, 2)), "n": count(n)} for n in (3, 1)]),
     "branches": (BRANCHES, [{"x": normal(3), "n": count(n)} for n in (5, 2, 0)]),
     "swaps": (SWAPS, [{"x": normal(2), "w": normal(1), "n": count(n)} for n in (6, 1)]),
+    "captures": (CAPTURES, [{"x": normal(3), "n": count(n)} for n in (3, 0, 90, 1)]),
     "decodes": (
         DECODES,
         [

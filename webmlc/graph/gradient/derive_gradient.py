@@ -23,10 +23,10 @@ from graphlib import CycleError, TopologicalSorter
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.control import reads
 from webmlc.graph.ops.operator import Context, NotSupportedError, Scope
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
+from webmlc.graph.ops.subgraphs import reads
 from webmlc.graph.ops.training import DERIVATIVE, DIFFERENTIABLE, attributes_of, full_name
 from webmlc.graph.ops.view import permutation
 

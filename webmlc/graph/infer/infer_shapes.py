@@ -43,19 +43,18 @@ from webmlc.graph.infer.evaluate_symbols import MAX_SIZE, evaluate_symbols
 from webmlc.graph.infer.outline import Outline, Outlines
 from webmlc.graph.ir import (
     Array,
+    Elements,
     Function,
     Module,
     Node,
     Requirement,
+    Stacked,
     TensorType,
     producers,
 )
 from webmlc.graph.ops.control import (
     RUNS_ON_HOST,
     may_run_on_host,
-    names_in,
-    reads,
-    rename_captures,
 )
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
@@ -77,6 +76,7 @@ from webmlc.graph.ops.operator import (
     symbolic_value,
 )
 from webmlc.graph.ops.shapes import check_sizes
+from webmlc.graph.ops.subgraphs import names_in, reads, rename_captures
 from webmlc.graph.rewrite.meaning import row_of
 
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -175,7 +175,7 @@ class _Inference:
         self.types |= {i: function.types[i] for i in function.inputs if i in function.types}
         self.constants: dict[str, Array] = {**outer.constants, **function.constants}
         self.values: dict[str, KnownValue] = dict(outer.values)
-        self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
+        self.sequences: dict[str, Elements] = {**outer.sequences, **function.sequences}
         self.nodes: list[Node] = []
         self.typed_nodes: list[Node] = []  # for Gradient: also the nodes that became constants
         self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
@@ -314,20 +314,27 @@ class _Inference:
                 pending += [i for i in producer_of[name].inputs if i and i not in self.constants]
         return tuple(sources)
 
-    def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
+    def outputs(self) -> tuple[tuple[str, ...], dict[str, Elements]]:
         """The function's outputs, with one value for each tensor of a sequence; and the
         sequences.
         """
         outputs: list[str] = []
-        sequences: dict[str, tuple[str, ...] | None] = {}
+        sequences: dict[str, Elements] = dict(self.function.sequences)
         for output in self.function.outputs:
             if output not in self.sequences:
                 outputs.append(output)
                 continue
-            values = self.sequences[output]
-            sequences[output] = values and tuple(f"{output}/{i}" for i in range(len(values)))
-            for value, name in zip(values or (), sequences[output] or (), strict=True):
-                self.infer(Node("Identity", (value,), (name,), origin=(output,)))
+            values, names = self.sequences[output], tuple[str, ...]()
+            if isinstance(values, Stacked):
+                values, names, sequences[output] = (values.value,), (output,), Stacked(output)
+            elif values is None:
+                values, sequences[output] = (), None
+            else:
+                names = tuple(f"{output}/{i}" for i in range(len(values)))
+                sequences[output] = names
+            for value, name in zip(values, names, strict=True):
+                if value != name:
+                    self.infer(Node("Identity", (value,), (name,), origin=(output,)))
                 outputs.append(name)
         return tuple(outputs), sequences
 
@@ -347,7 +354,7 @@ class _Inference:
             derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
             return self.expansion_nodes(node, expansion, derivatives[: len(node.outputs)])
         if not node.domain and node.op in ("If", "Loop"):
-            return [Outline(context, self.scope, self.infer_inner, self.outlines).node()]
+            return Outline(context, self.scope, self.infer_inner, self.outlines).nodes()
         outputs = row.types(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
-from webmlc.graph.ops.control import names_in
+from webmlc.graph.ops.subgraphs import names_in
 from webmlc.graph.table import OWN_DOMAINS, find_row
 
 _MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"

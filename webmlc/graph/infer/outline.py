@@ -31,7 +31,6 @@ from webmlc.graph.ops.control import (
     RUNS_ON_HOST,
     never_stops_early,
     scan_places,
-    splice,
 )
 from webmlc.graph.ops.operator import (
     Context,
@@ -44,6 +43,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
 )
 from webmlc.graph.ops.shapes import canonical, same
+from webmlc.graph.ops.subgraphs import splice
 
 Infer = Callable[[Function, Scope, bool], Function]
 
@@ -79,53 +79,52 @@ class Outline:
     infer: Infer
     outlines: Outlines
 
-    def node(self) -> Node:
-        """The node that calls the functions. Raises `NotSupportedError` if no run could follow
-        it.
+    def nodes(self) -> list[Node]:
+        """The node that calls the functions, and nodes that make sequences of its results. Raises
+        `NotSupportedError` if no run could follow it.
         """
         if self.context.node.op == "If":
             return self.branches()
-        return self.host_loop() if self.is_on_host else self.loop()
+        return [self.host_loop() if self.is_on_host else self.loop()]
 
     @property
     def is_on_host(self) -> bool:
         """True if the host executes the node."""
         return RUNS_ON_HOST in self.context.node.attributes
 
-    def branches(self) -> Node:
-        """The node of an If. Its inputs are the condition, then the captures of each branch.
+    def branches(self) -> list[Node]:
+        """The node of an If, and the sequences among its results. The inputs of the node are the
+        condition, then the captures of each branch.
 
         The branches of an If on a device have results of the same types. On the host, the results
         may differ in sizes, which a run binds to symbols.
         """
         condition = self.context.node.inputs[0]
-        functions, captures = [], []
-        for key in ("then", "else"):
-            expansion = Expansion()
-            builder = self.builder(key, expansion)
-            outputs = splice(self.context.attribute(f"{key}_branch"), builder, {})
-            function, branch_captures = self.function(builder, expansion, (), outputs, {})
-            functions.append(function)
-            captures += branch_captures
+        first, second = self.branch("then", frozenset()), self.branch("else", frozenset())
+        sequences = first[2] | second[2]
+        if sequences:
+            first, second = self.branch("then", sequences), self.branch("else", sequences)
+        functions, captures = [first[0], second[0]], first[1] + second[1]
         then_types, else_types = (tuple(_type(f, o) for o in f.outputs) for f in functions)
-        has_sequences, have_common_types = any(f.sequences for f in functions), False
-        if not has_sequences and len(then_types) == len(else_types):
+        have_common_types = False
+        if len(then_types) == len(else_types):
             pairs = tuple(zip(then_types, else_types, strict=True))
             if all(_alike(*pair) for pair in pairs) and not self.is_on_host:
-                return self.call((condition, *captures), functions, then_types)
+                node = self.call((condition, *captures), functions, then_types)
+                return self.with_sequences(node, sequences)
             have_common_types = all(_have_common_type(*pair) for pair in pairs)
             if self.is_on_host and have_common_types:
                 joined = tuple(map(self.join, self.context.node.outputs, then_types, else_types))
                 symbols = tuple(
                     s for j, t in zip(joined, then_types, strict=True) for s in _new(j, t)
                 )
-                return self.call((condition, *captures), functions, joined, symbols=symbols)
+                node = self.call((condition, *captures), functions, joined, symbols=symbols)
+                return self.with_sequences(node, sequences)
         branch = None if have_common_types else self.equation()
         if branch is not None and all(t.dtype.is_float for t in (*then_types, *else_types)):
             attributes = {**self.context.node.attributes, ASSUMED_BRANCH: branch}
-            return replace(self.context.node, attributes=attributes)
+            return [replace(self.context.node, attributes=attributes)]
         description = " or ".join(", ".join(map(str, types)) for types in (then_types, else_types))
-        description = "sequences" if has_sequences else description
         raise UnknownValueError(condition, f"the condition of an If that gives {description}")
 
     def join(
@@ -141,6 +140,33 @@ class Outline:
             for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True))
         ]
         return TensorType(left.dtype, tuple(sizes))
+
+    def branch(
+        self, key: str, stacked: frozenset[int]
+    ) -> tuple[Function, list[str], frozenset[int]]:
+        """The function of a branch, its captures, and the places of its results that are sequences.
+        The results at the places `stacked` become tensors of their elements.
+        """
+        expansion = Expansion()
+        builder = self.builder(key, expansion)
+        outputs = splice(self.context.attribute(f"{key}_branch"), builder, {})
+        outputs = tuple(
+            builder("AsTensor", output, domain="webmlc") if k in stacked else output
+            for k, output in enumerate(outputs)
+        )
+        function, captures = self.function(builder, expansion, (), outputs, {})
+        places = frozenset(k for k, o in enumerate(outputs) if o in function.sequences)
+        return function, captures, places
+
+    def with_sequences(self, node: Node, places: frozenset[int]) -> list[Node]:
+        """The node, whose results at some places are the elements of sequences."""
+        outputs, sequences = list(node.outputs), list[Node]()
+        for place in sorted(places):
+            name, outputs[place] = outputs[place], f"{outputs[place]}/elements"
+            sequences.append(
+                Node("AsSequence", (outputs[place],), (name,), {}, "webmlc", node.origin)
+            )
+        return [replace(node, outputs=tuple(outputs)), *sequences]
 
     def equation(self) -> str | None:
         """The branch to take if the condition is an equation of sizes: the branch in which it

@@ -9,7 +9,7 @@ Scan becomes a Loop over slices. Control flow that only a run can decide is outl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat, zip_longest
 
@@ -23,10 +23,12 @@ from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Operator,
-    UnknownValueError,
+    Result,
     given_types,
 )
 from webmlc.graph.ops.shapes import check_shape
+from webmlc.graph.ops.stacked_loops import with_stacks
+from webmlc.graph.ops.subgraphs import functions_in, splice
 
 MAX_UNROLLED_NODES, MAX_SEQUENCE_NODES = 64, 4096
 """The most nodes that unrolling one loop may create. The first limit is for a loop that a run could
@@ -98,70 +100,15 @@ def may_run_on_host(node: Node) -> bool:
     return node.operator in {("", "If"), ("", "Loop")} and RUNS_ON_HOST not in node.attributes
 
 
-def splice(function: Function, build: Builder, arguments: Mapping[str, str]) -> tuple[str, ...]:
-    """Add the nodes of a sub-graph under new names, and return its outputs. `arguments` maps its
-    inputs to values.
-
-    Names that the sub-graph does not define belong to the surrounding function.
-    """
-    names = dict(arguments)
-    for name, array in function.constants.items():
-        names[name] = build.constant(array)
-    for node in function.nodes:
-        inputs = tuple(names.get(i, i) for i in node.inputs)
-        outputs = tuple(build.fresh(o) if o else "" for o in node.outputs)
-        names.update(zip(node.outputs, outputs, strict=True))
-        build.append(replace(rename_captures(node, names), inputs=inputs, outputs=outputs))
-    return tuple(names.get(o, o) for o in function.outputs)
-
-
-def rename_captures(node: Node, names: Mapping[str, str]) -> Node:
-    """The node, with sub-graphs that read their captures under the new names."""
-    attributes = {
-        key: _renamed(value, names) if isinstance(value, Function) else value
-        for key, value in node.attributes.items()
-    }
-    return replace(node, attributes=attributes)
-
-
-def reads(node: Node, value: str) -> bool:
-    """True if a node or one of its sub-graphs reads a value."""
-    return value in node.inputs or any(
-        value in f.outputs or any(reads(n, value) for n in f.nodes) for f in _inner(node).values()
-    )
-
-
-def names_in(function: Function) -> Iterator[str]:
-    """The names of the values of a function and of its sub-graphs."""
-    yield from (*function.inputs, *function.constants, *function.outputs)
-    for node in function.nodes:
-        yield from (*node.inputs, *node.outputs)
-        for inner in _inner(node).values():
-            yield from names_in(inner)
-
-
-def _renamed(function: Function, names: Mapping[str, str]) -> Function:
-    local_names = set(function.inputs) | set(function.constants)
-    local_names |= {o for node in function.nodes for o in node.outputs}
-    outer_names = {old: new for old, new in names.items() if old not in local_names}
-    nodes = tuple(
-        replace(
-            rename_captures(node, outer_names),
-            inputs=tuple(outer_names.get(i, i) for i in node.inputs),
-        )
-        for node in function.nodes
-    )
-    outputs = tuple(outer_names.get(o, o) for o in function.outputs)
-    return replace(function, nodes=nodes, outputs=outputs)
-
-
-def _loop(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _loop(context: Context, build: Builder) -> tuple[Result, ...] | None:
     """Unroll a loop: copy the body for each iteration, which reads what the iteration before
     carries.
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
-    if RUNS_ON_HOST in context.node.attributes:
+    carried = build.inputs[2:]
+    carries_sequences = any(context.holds_values(i + 2) for i in range(len(carried)))
+    if RUNS_ON_HOST in context.node.attributes and not carries_sequences:
         return None if IS_WHILE in context.node.attributes else _while(context, build)
     if loop := counted(context, build):
         count, endless = loop
@@ -169,18 +116,14 @@ def _loop(context: Context, build: Builder) -> tuple[str, ...] | None:
     if context.is_decided_by_run(0) and HAS_BOUND not in context.node.attributes:
         return _with_bound(context, build)
     body = context.attribute("body")
-    carried = build.inputs[2:]
     trips = _trips(context, body)
-    carries_sequences = any(context.holds_values(i + 2) for i in range(len(carried)))
     limit = MAX_SEQUENCE_NODES if carries_sequences else MAX_UNROLLED_NODES
     scan_count = len(body.outputs) - 1 - len(carried)
     copies = trips and trips * context.attribute(COPIES, 1)
     fits = copies is not None and (carries_sequences or copies * _size(body) <= MAX_COPIED_NODES)
     if not fits or trips is None or trips * len(body.nodes) > limit or (trips == 0 and scan_count):
         if carries_sequences:
-            deciding = 1 if context.has(1) and context.value(1) is None else 0
-            description = "the length of a sequence from a loop"
-            raise UnknownValueError(context.node.inputs[deciding], description)
+            return with_stacks(context, build)
         if scan_count and _never_starts(context):
             return _without_condition(context, build, build.constant(np.int64(0)))
         if not scan_count or not context.has(0) or HAS_COUNT in context.node.attributes:
@@ -263,14 +206,9 @@ BEFORE_ALL = -(1 << 62)
 """The end of a Slice that goes backward through a whole axis."""
 
 
-def _inner(node: Node) -> dict[str, Function]:
-    """The sub-graphs of a node, by attribute."""
-    return {key: f for key, f in node.attributes.items() if isinstance(f, Function)}
-
-
 def _size(function: Function) -> int:
     """The number of nodes of a function, including those in its sub-graphs."""
-    inner = (f for node in function.nodes for f in _inner(node).values())
+    inner = (f for node in function.nodes for f in functions_in(node).values())
     return len(function.nodes) + sum(map(_size, inner))
 
 
@@ -278,7 +216,9 @@ def _with_copies(function: Function, count: int) -> Function:
     """The function, in which each loop records `count` times as many copies of itself."""
 
     def copied(node: Node) -> Node:
-        inner: dict[str, Attribute] = {k: _with_copies(f, count) for k, f in _inner(node).items()}
+        inner: dict[str, Attribute] = {
+            k: _with_copies(f, count) for k, f in functions_in(node).items()
+        }
         if not inner:
             return node
         copies = count * node.attributes.get(COPIES, 1)

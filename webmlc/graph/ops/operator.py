@@ -29,7 +29,16 @@ from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES, Device
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, placeholder
-from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
+from webmlc.graph.ir import (
+    Array,
+    Attribute,
+    Elements,
+    Function,
+    Node,
+    Requirement,
+    Stacked,
+    TensorType,
+)
 
 if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
@@ -56,10 +65,11 @@ class Missing(Enum):
     RESULT = auto()
 
 
-Result = str | tuple[str, ...] | Missing | None
+Result = str | Missing | Elements
 """The result of an expansion for one output: a tensor, a sequence of tensors, or an empty optional.
 
-Sequences and optionals exist only at build time, as tuples of value names.
+A sequence is a tuple of the names of its values, or if only a run knows its length, the name of one
+tensor.
 """
 
 SYMBOLIC_CONSTANT = ("webmlc", "SymbolicConstant")
@@ -99,7 +109,7 @@ class Context:
     constants: tuple[Array | None, ...] = ()
     values: tuple[KnownValue | None, ...] = ()
     outputs: tuple[TensorType, ...] = ()
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    sequences: Mapping[str, Elements] = field(default_factory=dict)
     requirements: list[Requirement] = field(default_factory=list, compare=False)
 
     @property
@@ -164,9 +174,13 @@ class Context:
     def sequence(self, index: int) -> tuple[str, ...]:
         """The names of the values in a sequence input."""
         values = self.sequences.get(self.node.inputs[index]) if self.has(index) else None
-        if values is None:
+        if values is None or isinstance(values, Stacked):
             raise NotSupportedError(f"input {index} is no sequence of a length known at build time")
         return values
+
+    def is_stacked(self, index: int) -> bool:
+        """True if the input is a sequence of a length that only a run knows."""
+        return self.has(index) and isinstance(self.sequences.get(self.node.inputs[index]), Stacked)
 
     @property
     def placeholders(self) -> Inputs:
@@ -480,7 +494,7 @@ class Scope:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     values: Mapping[str, KnownValue]
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    sequences: Mapping[str, Elements] = field(default_factory=dict)
 
     @staticmethod
     def of(function: Function) -> Scope:

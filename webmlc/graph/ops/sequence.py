@@ -1,22 +1,30 @@
-"""Sequences and optionals, which exist only at build time. A sequence is a tuple of values. An
-optional is its value, or None.
+"""Sequences and optionals. An optional is its value, or None, at build time.
+
+A sequence is a tuple of values, if its length and all positions are known at build time. Otherwise
+it is one tensor, whose slices along the first axis are its elements (`Stacked`); then all elements
+have one shape.
 
 All rows expand, so that only tensors remain after `infer_shapes`. A model output that is a sequence
-becomes one output for each element.
+becomes one output for each element, or one tensor.
 
     s = SequenceConstruct(a, b); t = SequenceInsert(s, c); y = SequenceAt(t, 2)  ->  y = Identity(c)
+    s = SequenceConstruct(a, b); y = SequenceAt(s, i)    ->  t = Concat([a], [b]); y = Gather(t, i)
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
-from webmlc.graph.ops.control import splice
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Function, Stacked
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result
+from webmlc.graph.ops.subgraphs import splice
 
 Results = tuple[Result, ...]
+LAST = (1 << 63) - 1
+"""The end of a Slice up to the end of an axis."""
 
 
 def _construct(context: Context, build: Builder) -> Results:
@@ -27,6 +35,11 @@ def _empty(context: Context, build: Builder) -> Results:
     return ((),)
 
 
+def _is_stacked(context: Context, position: int | None = None) -> bool:
+    """True if a run decides the length of input 0, or the position that another input gives."""
+    return context.is_stacked(0) or (position is not None and context.is_decided_by_run(position))
+
+
 def _position(context: Context, index: int, length: int, last: int) -> int:
     """A position input, counted from the front. `last` is the largest position allowed."""
     (position,) = context.integers("position", index) or (last,)
@@ -35,37 +48,105 @@ def _position(context: Context, index: int, length: int, last: int) -> int:
     return position + length if position < 0 else position
 
 
+def _stack(context: Context, build: Builder, index: int = 0) -> Value:
+    """A sequence input as one tensor."""
+    return build("AsTensor", context.node.inputs[index], domain="webmlc")
+
+
+def _length_of(build: Builder, stack: Value) -> Value:
+    """The number of elements of a stack: a scalar."""
+    return build("Squeeze", build("Shape", stack, start=0, end=1))
+
+
+def _place(build: Builder, position: str, length: Value, places: Value) -> Value:
+    """A position of a run, counted from the front, as a tensor of one element. A position that is
+    none of the `places`, which count from 0, is out of range.
+    """
+    start = build.value(position).op("Reshape", [1])
+    from_front = build("Less", start, 0).where(start + length, start)
+    outside = build("Less", from_front, 0).where(length + 1, from_front)
+    return build("Gather", build("Range", np.int64(0), places, np.int64(1)), outside)
+
+
 def _insert(context: Context, build: Builder) -> Results:
-    values = context.sequence(0)
-    at = _position(context, 2, len(values), len(values))
-    return ((*values[:at], build.inputs[1], *values[at:]),)
+    values = context.sequences.get(context.node.inputs[0])
+    if not _is_stacked(context, 2):
+        values = context.sequence(0)
+        at = _position(context, 2, len(values), len(values))
+        return ((*values[:at], build.inputs[1], *values[at:]),)
+    row = build.inputs[1].unsqueeze(0)
+    if values == ():
+        return (Stacked(row),)
+    stack = _stack(context, build)
+    if not context.has(2):
+        return (Stacked(build("Concat", stack, row, axis=0)),)
+    length = _length_of(build, stack)
+    place = _place(build, build.inputs[2].cast(DType.int64), length, length + 1)
+    before = build("Slice", stack, [0], place, [0])
+    after = build("Slice", stack, place, [LAST], [0])
+    return (Stacked(build("Concat", before, row, after, axis=0)),)
 
 
 def _erase(context: Context, build: Builder) -> Results:
-    values = context.sequence(0)
-    at = _position(context, 1, len(values), len(values) - 1)
-    return ((*values[:at], *values[at + 1 :]),)
+    if not _is_stacked(context, 1):
+        values = context.sequence(0)
+        at = _position(context, 1, len(values), len(values) - 1)
+        return ((*values[:at], *values[at + 1 :]),)
+    stack = _stack(context, build)
+    length = _length_of(build, stack)
+    position = build.inputs[1].cast(DType.int64) if context.has(1) else length - 1
+    place = _place(build, position, length, length)
+    before = build("Slice", stack, [0], place, [0])
+    after = build("Slice", stack, place + 1, [LAST], [0])
+    return (Stacked(build("Concat", before, after, axis=0)),)
 
 
 def _at(context: Context, build: Builder) -> Results:
-    values = context.sequence(0)
-    return (values[_position(context, 1, len(values), len(values) - 1)],)
+    if not _is_stacked(context, 1):
+        values = context.sequence(0)
+        return (values[_position(context, 1, len(values), len(values) - 1)],)
+    position = build("Squeeze", build.inputs[1])
+    return (build("Gather", _stack(context, build), position, axis=0),)
 
 
 def _length(context: Context, build: Builder) -> Results:
+    if context.is_stacked(0):
+        return (_length_of(build, _stack(context, build)),)
     return (build.constant(np.int64(len(context.sequence(0)))),)
 
 
 def _concat(context: Context, build: Builder) -> Results:
-    values, axis = context.sequence(0), int(context.attribute("axis"))
-    if context.attribute("new_axis", 0):
+    axis, new_axis = int(context.attribute("axis")), int(context.attribute("new_axis", 0))
+    if context.is_stacked(0):
+        stack = _stack(context, build)
+        return (build("JoinElements", stack, domain="webmlc", axis=axis, new_axis=new_axis),)
+    values = context.sequence(0)
+    if new_axis:
         values = tuple(build.value(v).unsqueeze(axis) for v in values)
     return (build("Concat", *values, axis=axis),)
 
 
+def _join_elements(context: Context, build: Builder) -> Results:
+    """Join the slices of a stack along one of their axes, or along a new axis."""
+    stack, rank = build.inputs[0], context.rank(0)
+    new_axis = context.attribute("new_axis")
+    axis = int(context.attribute("axis")) % (rank if new_axis else rank - 1)
+    moved = stack
+    if axis:
+        order = (*range(1, axis + 1), 0, *range(axis + 1, rank))
+        moved = build("Transpose", stack, perm=order)
+    if new_axis:
+        return (moved,)
+    sizes = build("Shape", moved)
+    joined = sizes.op("Slice", [axis], [axis + 1]) * sizes.op("Slice", [axis + 1], [axis + 2])
+    before, after = sizes.op("Slice", [0], [axis]), sizes.op("Slice", [axis + 2], [LAST])
+    shape = build("Concat", before, joined, after, axis=0)
+    return (build("Reshape", moved, shape, allowzero=1),)
+
+
 def _split(context: Context, build: Builder) -> Results:
     """Split a tensor into parts of `split` elements, or of the sizes that `split` lists. In the
-    first case, the last part may be smaller.
+    first case, the last part may be smaller, unless only a run knows how many parts there are.
     """
     axis, data = context.axis(0), build.inputs[0]
     if context.has(1) and context.rank(1) == 1:
@@ -73,23 +154,44 @@ def _split(context: Context, build: Builder) -> Results:
         if count is None:
             raise NotSupportedError("how many parts there are is known at run time only")
         return (build.many("Split", data, build.inputs[1], outputs=count, axis=axis),)
+    has_axis = context.has(1) or bool(context.attribute("keepdims", 1))
     size = as_int(context.shape(0)[axis])
-    if size is None:
-        raise NotSupportedError(f"axis {axis} is symbolic: the sequence's length is unknown")
+    if size is None or context.is_decided_by_run(1):
+        return (Stacked(_equal_parts(context, build, axis, has_axis)),)
     (step,) = context.integers("split", 1) or (1,)
     split = [min(step, size - at) for at in range(0, size, step)]
     sizes = build.constant(np.array(split, np.int64))
     parts = build.many("Split", data, sizes, outputs=len(split), axis=axis)
-    if not context.has(1) and not context.attribute("keepdims", 1):
+    if not has_axis:
         parts = tuple(build("Squeeze", part, axes=(axis,)) for part in parts)
     return (parts,)
+
+
+def _equal_parts(context: Context, build: Builder, axis: int, has_axis: bool) -> Value:
+    """The parts of an axis of a run, all of one size, as a stack."""
+    data, rank = build.inputs[0], context.rank(0)
+    sizes = build("Shape", data)
+    step = (
+        build.inputs[1].cast(DType.int64).op("Reshape", [1])
+        if context.has(1)
+        else build.constant([1])
+    )
+    count = sizes.op("Slice", [axis], [axis + 1]) / step
+    before, after = sizes.op("Slice", [0], [axis]), sizes.op("Slice", [axis + 1], [LAST])
+    shape = build("Concat", before, count, *([step] if has_axis else []), after, axis=0)
+    parts = build("Reshape", data, shape, allowzero=1)
+    last = rank + has_axis
+    order = (axis, *range(axis), *range(axis + 1, last))
+    return parts if axis == 0 else build("Transpose", parts, perm=order)
 
 
 def _map(context: Context, build: Builder) -> Results:
     """Apply `body` to each element. Inputs after the first may be tensors, which all calls
     share.
     """
-    body = context.attribute("body")
+    body: Function = context.attribute("body")
+    if any(context.is_stacked(i) for i in range(len(context.node.inputs))):
+        return _map_in_loop(context, build, body)
     length = len(context.sequence(0))
     columns = [
         context.sequence(i) if context.holds_values(i) else (name,) * length
@@ -100,6 +202,41 @@ def _map(context: Context, build: Builder) -> Results:
         for row in zip(*columns, strict=True)
     ]
     return tuple(tuple(row[k] for row in rows) for k in range(len(body.outputs)))
+
+
+def _map_in_loop(context: Context, build: Builder, body: Function) -> Results:
+    """Apply `body` in a Loop over the elements, which scans the results."""
+    inner, expansion = build.inner("map")
+    step, condition = inner.fresh("step"), inner.fresh("condition")
+    arguments: dict[str, str] = {}
+    for index, (name, value) in enumerate(zip(body.inputs, context.node.inputs, strict=True)):
+        is_shared = not context.holds_values(index)
+        stack = value if is_shared else _stack(context, build, index)
+        arguments[name] = stack if is_shared else inner("Gather", stack, step, axis=0)
+    results = splice(body, inner, arguments)
+    outputs = (inner.constant(np.bool_(True)), *results)
+    nodes = tuple(expansion.nodes)
+    loop = Function(body.name, (step, condition), outputs, nodes, {}, expansion.constants)
+    count = _length_of(build, _stack(context, build))
+    stacks = build.many("Loop", count, "", outputs=len(results), body=loop)
+    return tuple(map(Stacked, stacks))
+
+
+def _as_tensor(context: Context, build: Builder) -> Results:
+    """The elements of a sequence as slices of one tensor."""
+    values = context.sequences.get(context.node.inputs[0])
+    if isinstance(values, Stacked):
+        return (values.value,)
+    if not values:
+        raise NotSupportedError(
+            "this sequence is empty at first, so its elements have no type; insert an element "
+            "before, or let each iteration of the loop append one"
+        )
+    return (build("Concat", *(build.value(v).unsqueeze(0) for v in values), axis=0),)
+
+
+def _as_sequence(context: Context, build: Builder) -> Results:
+    return (Stacked(build.inputs[0]),)
 
 
 def _optional(context: Context, build: Builder) -> Results:
@@ -116,7 +253,7 @@ def _get_element(context: Context, build: Builder) -> Results:
     name = build.inputs[0]
     if context.sequences.get(name, ()) is None:
         raise NotSupportedError("this optional is empty")
-    return (name,)
+    return (context.sequences.get(name, name),)
 
 
 OPS: tuple[Operator, ...] = (
@@ -129,6 +266,9 @@ OPS: tuple[Operator, ...] = (
     Operator("SequenceMap", expand=_map),
     Operator("SplitToSequence", expand=_split),
     Operator("ConcatFromSequence", expand=_concat),
+    Operator("JoinElements", expand=_join_elements, domain="webmlc"),
+    Operator("AsTensor", expand=_as_tensor, domain="webmlc"),
+    Operator("AsSequence", expand=_as_sequence, domain="webmlc"),
     Operator("Optional", expand=_optional),
     Operator("OptionalHasElement", expand=_has_element),
     Operator("OptionalGetElement", expand=_get_element),

@@ -36,9 +36,9 @@ from webmlc.core.text_steps import (
     sources,
 )
 from webmlc.graph.ir import Array, Function, Module, Node, TextPort, Texts
-from webmlc.graph.ops.control import reads
 from webmlc.graph.ops.operator import Context, Scope
 from webmlc.graph.ops.slice import slices
+from webmlc.graph.ops.subgraphs import reads
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """The operators that change no more than the shape."""
@@ -105,7 +105,8 @@ class _Cut:
         function = self.function
         names: list[str] = []
         for port in self.record.outputs:
-            names += function.sequences.get(port.name, None) or (port.name,)
+            elements = function.sequences.get(port.name)
+            names += elements if isinstance(elements, tuple) and elements else (port.name,)
         return tuple(
             TextPort(name, function.types[name].shape, position)
             for position, name in enumerate(function.outputs)

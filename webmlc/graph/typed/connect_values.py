@@ -25,7 +25,7 @@ from webmlc.core.rewrite import substitute, variables
 from webmlc.graph.builder import Builder, Expansion, Value
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array, Module, Node, TensorType
-from webmlc.graph.ops.control import names_in, rename_captures
+from webmlc.graph.ops.subgraphs import names_in, rename_captures
 from webmlc.graph.typed.boxes import find_boxes
 from webmlc.graph.typed.mask import mask_pixels
 from webmlc.graph.typed.options import (
