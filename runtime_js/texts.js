@@ -63,11 +63,11 @@ export async function withTexts(model, texts) {
   model.outputs = outputs;
   // The texts are read before this returns, as inputs are.
   model.run = async (/** @type {Record<string, any>} */ given, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
+    const results = numericResults(options, outputs, names);
+    const chosen = chosenOutputs(outputs, { ...options, results }).map(({ name }) => name);
     const { values, feeds } = feedsOf(given);
-    const chosen = chosenOutputs(outputs, options).map(({ name }) => name);
     const hasTexts = chosen.some((name) => names.has(name));
     const numeric = chosen.filter((name) => !names.has(name));
-    const results = options.results === "gpu" ? Object.fromEntries(numeric.map((name) => [name, /** @type {const} */ ("gpu")])) : options.results;
     const tensors = await run(feeds, { ...options, results, outputs: [...numeric, ...(hasTexts ? texts.reads : [])] }, ...more);
     if (hasTexts) {
       for (const [name, tensor] of Object.entries(tensors)) values.set(name, tensor);
@@ -91,6 +91,20 @@ function joined(ports, hidden, texts) {
   const inOrder = [...texts].sort((a, b) => a.position - b.position);
   for (const { name, shape, position } of inOrder) all.splice(position, 0, { name, dtype: "string", shape });
   return all;
+}
+
+/**
+ * The option `results` for outputs that are numbers. Texts come in new arrays, whatever it says. Throws InputError for an array for texts.
+ * @param {RunOptions} options
+ * @param {Port[]} outputs
+ * @param {Set<string>} names  of outputs that are texts
+ */
+function numericResults({ results, outputs: chosen }, outputs, names) {
+  const all = chosen ?? outputs.map(({ name }) => name);
+  const entries = results === "gpu" ? all.map((name) => [name, "gpu"]) : Object.entries(results ?? {});
+  const array = entries.find(([name, result]) => names.has(name) && result !== "gpu");
+  if (array) throw new InputError(`results has an array for "${array[0]}", which holds texts: these come in new arrays`);
+  return Object.fromEntries(entries.filter(([name]) => !names.has(name)));
 }
 
 /** Throw InputError if the names of some inputs are not those of the ports. @param {Port[]} ports @param {Record<string, any>} given */
@@ -309,7 +323,7 @@ function tokenised(step, { shape, data }) {
   return { dtype: "string", shape: [...shape, width + before.length + after.length], data: texts };
 }
 
-/** A pattern of the manifest (webmlc/frontend/portable_pattern.py). @param {string} pattern @param {string} [before] @param {string} [after] */
+/** A pattern of the manifest (webmlc/core/text_patterns.py). @param {string} pattern @param {string} [before] @param {string} [after] */
 function regularExpression(pattern, before = "", after = "") {
   const folds = pattern.startsWith("(?i)");
   const body = folds ? pattern.slice(4) : pattern;

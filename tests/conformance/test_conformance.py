@@ -29,7 +29,6 @@ PINNED = {
 SPECIALISED_AT_LEAST, AS_IS_AT_LEAST = 1820, 1780
 """Tests that pass on each device at least: with inputs built in, and without."""
 WITH_DATA = [(g, n) for g in GROUPS if g != "light" for n in all_cases(g)]
-TEXT = "test_strnorm_model_"
 
 
 def together(*case: str) -> Any:
@@ -66,12 +65,9 @@ def test_the_lists_are_long_enough_and_true(device: str) -> None:
 @pytest.mark.parametrize("device", PINNED)
 @pytest.mark.parametrize(("group", "name"), [together(*case) for case in WITH_DATA])
 def test_models_with_data(group: str, name: str, device: str) -> None:
-    """All 140 of three groups: computed right or, where the input is text, refused."""
+    """All 140 of three groups are computed right."""
     outcome = run_case(name, device, group, target="both")
-    if name.startswith(TEXT):
-        assert outcome.state == "unsupported" and "it is text" in outcome.reason
-    else:
-        assert outcome.state == "passed", outcome.reason
+    assert outcome.state == "passed", outcome.reason
 
 
 def test_no_model_with_data_is_missing() -> None:

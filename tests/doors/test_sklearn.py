@@ -16,16 +16,23 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
 )
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.naive_bayes import GaussianNB
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import (
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 from sklearn.svm import SVR
 
 from tests.doors.built import build_and_run
-from webmlc.core.errors import ModelWarning, UserError
+from webmlc.core.errors import UserError
 from webmlc.frontend.doors.export_source import export_source
 
 GENERATOR = np.random.default_rng(0)
@@ -77,12 +84,107 @@ def test_a_regressor_equals_its_package(estimator: Any) -> None:
     built.assert_close({"variable": estimator.predict(ROWS)[:, None]})
 
 
-def test_classes_that_are_texts_become_numbers() -> None:
+MAILS = [
+    "Buy cheap pills now, now!",
+    "Lunch at noon tomorrow? a b c",
+    "C'est l'été déjà, voilà",
+    "Привет мир, как дела",
+    "cheap cheap offers: buy NOW",
+    "meeting with the team at noon",
+    "un été à la mer",
+    "это мой мир",
+]
+KINDS = np.array(["spam", "ham", "fr", "ru"] * 2)
+SIZES = np.array([[m.count(" "), len(m)] for m in MAILS], np.float32)
+NEW = ["Buy lunch", "été", "мой мир", "nothing of this", ""]
+
+TEXT_PIPELINES = {
+    "words": make_pipeline(TfidfVectorizer(), LogisticRegression()),
+    "pairs of words": make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), min_df=1, norm="l1"), LogisticRegression()
+    ),
+    "characters": make_pipeline(
+        TfidfVectorizer(analyzer="char", ngram_range=(2, 3)), LogisticRegression()
+    ),
+    "counts": make_pipeline(CountVectorizer(lowercase=False), MultinomialNB()),
+    "presence": make_pipeline(
+        CountVectorizer(binary=True, token_pattern=r"(?u)\b\w+\b"), MultinomialNB()
+    ),
+    "trees": make_pipeline(
+        CountVectorizer(stop_words=["the", "at"]), RandomForestClassifier(4, random_state=0)
+    ),
+    "ASCII pattern": make_pipeline(
+        TfidfVectorizer(token_pattern="[a-zA-Z]+"), LogisticRegression()
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TEXT_PIPELINES)
+def test_a_pipeline_of_texts_equals_scikit_learn(name: str) -> None:
+    estimator = TEXT_PIPELINES[name].fit(MAILS, KINDS)
+    built = build_and_run(estimator, {"text": np.array(MAILS + NEW, object)[:, None]})
+    assert built.outputs["label"].tolist() == estimator.predict(MAILS + NEW).tolist()
+    np.testing.assert_allclose(
+        built.outputs["probabilities"], estimator.predict_proba(MAILS + NEW), 1e-4, 1e-5
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_classifier_without_probabilities_returns_labels() -> None:
+    estimator = make_pipeline(TfidfVectorizer(), SGDClassifier(random_state=0)).fit(MAILS, KINDS)
+    outputs = build_and_run(estimator, {"text": np.array(MAILS, object)[:, None]}).outputs
+    assert outputs["label"].tolist() == estimator.predict(MAILS).tolist()
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        RandomForestClassifier(4, max_depth=3, random_state=0),
+        KNeighborsClassifier(3),
+    ],
+    ids=name_of,
+)
+def test_classes_that_are_texts_are_labels(estimator: Any) -> None:
     names = np.array(["cat", "dog", "owl"])
-    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, names[CLASSES])
-    with pytest.warns(ModelWarning, match="0 is 'cat', 1 is 'dog', 2 is 'owl'"):
-        built = build_and_run(estimator, {"features": ROWS})
-    assert names[built.outputs["label"]].tolist() == estimator.predict(ROWS).tolist()
+    estimator.fit(X, names[CLASSES])
+    built = build_and_run(estimator, {"features": ROWS})
+    assert built.outputs["label"].tolist() == estimator.predict(ROWS).tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("encoder", [OneHotEncoder(handle_unknown="ignore"), OrdinalEncoder()])
+def test_categories_that_are_texts_are_inputs(encoder: Any) -> None:
+    rows = np.array([["red", "S"], ["blue", "M"], ["green", "L"], ["red", "M"]] * 2, object)
+    estimator = make_pipeline(encoder, LogisticRegression()).fit(rows, KINDS)
+    built = build_and_run(estimator, {"features": rows}, example_inputs=rows)
+    assert built.outputs["label"].tolist() == estimator.predict(rows).tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_columns_of_texts_and_numbers_are_inputs() -> None:
+    frame = pandas.DataFrame({"text": MAILS, "size": SIZES[:, 1], "colour": ["red", "blue"] * 4})
+    columns = make_column_transformer(
+        (TfidfVectorizer(), "text"), (StandardScaler(), ["size"]), (OneHotEncoder(), ["colour"])
+    )
+    estimator = make_pipeline(columns, LogisticRegression()).fit(frame, KINDS)
+    inputs = {
+        "text": np.array(MAILS, object)[:, None],
+        "size": SIZES[:, 1:],
+        "colour": np.array(["red", "blue"] * 4, object)[:, None],
+    }
+    built = build_and_run(estimator, inputs, example_inputs=frame)
+    assert built.outputs["label"].tolist() == estimator.predict(frame).tolist()
+    np.testing.assert_allclose(
+        built.outputs["probabilities"], estimator.predict_proba(frame), 1e-4, 1e-5
+    )
+
+
+def test_terms_that_the_exporter_gets_wrong_are_refused() -> None:
+    estimator = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression())
+    with pytest.raises(UserError, match="sublinear_tf"):
+        export_source(estimator.fit(MAILS, KINDS))
 
 
 def test_columns_of_a_data_frame_are_inputs() -> None:

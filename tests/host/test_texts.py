@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import webmlc
+from tests.command_line import run
 from tests.node import as_tensors, in_node
 from tests.text_models import TEXT_MODELS, expected, model_of, texts
 from webmlc.core.errors import InputError, UnsupportedError
+from webmlc.host.check import check_model
+from webmlc.host.check_options import CheckOptions
+from webmlc.pipeline import build_package
 
 
-def check(outputs: Any, wanted: Any) -> None:
+def assert_equal(outputs: Any, wanted: Any) -> None:
     """Compare the outputs of a run with those of onnxruntime."""
     assert list(outputs) == list(wanted)
     for name, array in wanted.items():
@@ -34,10 +40,10 @@ def test_a_model_of_texts_is_right(tmp_path: Path, name: str) -> None:
     webmlc.build(model, tmp_path)
     for device in ("wasm", "webgpu"):
         loaded = webmlc.load(tmp_path, device)
-        check(loaded.run(inputs), wanted)
+        assert_equal(loaded.run(inputs), wanted)
         if device == "wasm":
             last = list(wanted)[-1]
-            check(loaded.run(inputs, outputs=[last]), {last: wanted[last]})
+            assert_equal(loaded.run(inputs, outputs=[last]), {last: wanted[last]})
         loaded.dispose()
     (answer,) = in_node(tmp_path, [as_tensors(inputs)], threads=1)
     assert list(answer) == list(wanted), answer
@@ -46,7 +52,7 @@ def test_a_model_of_texts_is_right(tmp_path: Path, name: str) -> None:
         if array.dtype == bool:
             data = [int(text) for text in data]
         got = np.array(data, object).astype(array.dtype).reshape(answer[output]["shape"])
-        check({output: got}, {output: array})
+        assert_equal({output: got}, {output: array})
 
 
 REFUSED = {
@@ -83,6 +89,9 @@ def test_wrong_texts_are_errors(tmp_path: Path) -> None:
     model = webmlc.load(tmp_path)
     assert str(model.inputs[0]) == "x: str[n, 1]"
     assert [str(port) for port in model.outputs] == ["y: float32[n, 1]", "z: str[n, 1]"]
+    types = (tmp_path / "model.d.ts").read_text()
+    text = '{ dtype: "string"; shape: [number, 1]; data: string[] }'
+    assert f"  x: string[] | {text};\n" in types and f"  z: {text};\n" in types
     wrong: dict[str, dict[str, Any]] = {
         "input 'x' is missing": {},
         "no input is named 'q'; the model takes 'x' [(]str": {"x": texts(["1"]), "q": 1},
@@ -105,3 +114,25 @@ def test_wrong_texts_are_errors(tmp_path: Path) -> None:
         True,
     ]
     assert answers[2] == {"error": 'the text "" is not a number of type float32', "code": "input"}
+
+
+def test_the_command_line_takes_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, inputs = TEXT_MODELS["pipeline"]
+    model = model_of(graph)
+    onnx.save(model, tmp_path / "mail.onnx")
+    out, options = tmp_path / "out.npz", [f"--text=x={text}" for text in inputs["x"][:, 0]]
+    arguments = ("run", tmp_path / "mail.onnx", *options, "--json", "-o", out)
+    result = run(monkeypatch, capsys, *arguments)
+    assert result.code == 0, result.err
+    (row, _) = json.loads(result.out)
+    labels = expected(model, inputs)["label"].tolist()
+    assert row == {
+        "output": "label", "type": "str[3]", "min": "", "mean": "", "max": "",
+        "texts": ", ".join(labels),
+    }  # fmt: skip
+    assert np.load(out)["label"].tolist() == labels
+    check = check_model(tmp_path / "mail.onnx", build_package, CheckOptions("wasm"))
+    assert check.verdict == "passed", check.rows()
+    assert {output.sizes for output in check.outputs} == {"", "n = 2"}

@@ -25,6 +25,7 @@ from onnx import GraphProto, TensorProto
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.core.rewrite import variables
 from webmlc.core.symbol_names import symbol_name
+from webmlc.core.text_patterns import portable_pattern
 from webmlc.core.text_steps import (
     WORDS,
     Append,
@@ -38,7 +39,6 @@ from webmlc.core.text_steps import (
     TextStep,
     Tokenise,
 )
-from webmlc.frontend.portable_pattern import portable_pattern
 from webmlc.frontend.protos import dtype_of
 from webmlc.graph.ir import Array, Function, Module, Node, TextPort, Texts
 
@@ -61,6 +61,8 @@ LABELS = {
 """The classifiers, whose first output is a label. By name, the attribute of labels that are
 numbers.
 """
+UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""The errors of nodes whose inputs, outputs or attributes no valid model has."""
 _MISSING = "_Unused"
 """The default of ONNX's `default_string`."""
 _REFUSAL = (
@@ -142,6 +144,11 @@ class _Numbering:
             except _Refusal as error:
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 self.unsupported.append(Unsupported(node.name, name, str(error)))
+            except UNFIT as error:
+                raise ModelError(
+                    f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
+                    f"fit the operator ({type(error).__name__}: {error})"
+                ) from error
         return replace(function, nodes=tuple(nodes), constants=constants)
 
     def node(self, node: Node) -> Node:

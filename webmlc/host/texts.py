@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
+from webmlc.core.text_patterns import compiled_pattern
 from webmlc.core.text_steps import (
     Append,
     CountGrams,
@@ -175,7 +176,7 @@ def compute_step(step: TextStep, *arrays: Array) -> Array:
             pairs = zip(left.flat, right.flat, strict=True)
             return _texts([text + end for text, end in pairs], left.shape)
         case Match(pattern=pattern):
-            matches = re.compile(pattern, re.ASCII).fullmatch
+            matches = compiled_pattern(pattern).fullmatch
             flags = [matches(text) is not None for text in array.flat]
             return np.array(flags, np.bool_).reshape(array.shape)
         case Parse(dtype=dtype):
@@ -241,11 +242,11 @@ def _parts(text: str, delimiter: str, limit: int) -> list[str]:
 def _tokens(step: Tokenise, text: str) -> list[str]:
     """The tokens of a text, which have at least `shortest` characters."""
     if step.pattern:
-        tokens = [match[0] for match in re.compile(step.pattern, re.ASCII).finditer(text)]
+        tokens = [match[0] for match in compiled_pattern(step.pattern).finditer(text)]
     elif step.separators:
         tokens = [text]
         for separator in step.separators:
-            pattern = re.compile(separator, re.ASCII)
+            pattern = compiled_pattern(separator)
             tokens = [piece for token in tokens for piece in _between(pattern, token)]
     else:
         tokens = list(text)

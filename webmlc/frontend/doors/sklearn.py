@@ -5,21 +5,23 @@ A native `Booster` of XGBoost or LightGBM goes through onnxmltools.
 The estimators of XGBoost and LightGBM follow scikit-learn's conventions. The converters of
 onnxmltools are registered for them, so that they may also be steps of a pipeline.
 
-Probabilities are one tensor, with a column per class. If a classifier's classes are texts, the
-output label is the number of the class: its position in the attribute `classes_`.
+Probabilities are one tensor, with a column per class.
+
+The vectorisers of texts split a text by a regular expression of Python, in which letters of all
+languages are letters. The exporter would write a pattern of ASCII in its place. `TOKENS` has the
+patterns that mean the same.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from webmlc.core.errors import ModelWarning, UserError
+from webmlc.core.errors import UserError
 from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import name_dimensions, name_model
 
@@ -30,6 +32,16 @@ BOOSTERS = {
     "lightgbm": ("LGBMClassifier", "LGBMRegressor"),
 }
 """The estimators of other packages, by package."""
+_LETTER = r"[\p{L}\p{N}_]"
+TOKENS = {
+    r"(?u)\b\w\w+\b": f"{_LETTER}{{2,}}",
+    r"(?u)\b\w+\b": f"{_LETTER}+",
+    r"\b\w\w+\b": f"{_LETTER}{{2,}}",
+    r"\b\w+\b": f"{_LETTER}+",
+    r"\w+": f"{_LETTER}+",
+    "char": "(?s).",
+}
+"""The patterns of tokens in Python, and in RE2. `char` stands for n-grams of characters."""
 
 
 def is_estimator(source: object) -> bool:
@@ -43,7 +55,20 @@ def export_estimator(source: Any, example: Example) -> ModelProto:
     import skl2onnx
 
     _register_boosters()
-    inputs, options = _initial_types(source, example), _options(source)
+    vectorisers = list(_vectorisers(source))
+    if any(getattr(v, "sublinear_tf", False) for v in vectorisers):
+        raise UserError(
+            "The exporter computes sublinear_tf as log(1 + tf), and scikit-learn as 1 + log(tf). "
+            "Fit the vectoriser with sublinear_tf=False."
+        )
+    inputs = _initial_types(source, example)
+    options: dict[int, dict[str, Any]] = {
+        id(v): {"tokenexp": TOKENS[key]}
+        for v in vectorisers
+        if (key := _token_pattern(v)) in TOKENS
+    }
+    if _is_classifier(source):
+        options[id(source)] = {"zipmap": False}
     model = skl2onnx.to_onnx(source, initial_types=inputs, target_opset=OPSETS, options=options)
     assert isinstance(model, ModelProto)
     name_model(model, type(source).__name__)
@@ -52,27 +77,37 @@ def export_estimator(source: Any, example: Example) -> ModelProto:
     return model
 
 
-def _options(estimator: Any) -> dict[int, dict[str, bool]] | None:
-    """The options of the exporter: probabilities as a tensor, and numbers for classes."""
-    if not hasattr(estimator, "classes_") or not hasattr(estimator, "predict"):
-        return None
-    options = {"zipmap": False}
-    classes = estimator.classes_
-    if isinstance(classes, np.ndarray) and classes.dtype.kind in "OUS":
-        warnings.warn(
-            "The classes are texts, and the package returns the number of a class instead: "
-            + ", ".join(f"{i} is {name!r}" for i, name in enumerate(classes.tolist())),
-            ModelWarning,
-            stacklevel=2,
-        )
-        options["nocl"] = True
-    return {id(estimator): options}
+def _is_classifier(estimator: Any) -> bool:
+    return hasattr(estimator, "classes_") and hasattr(estimator, "predict")
+
+
+def _vectorisers(estimator: Any) -> Iterator[Any]:
+    """The vectorisers of texts in an estimator."""
+    if hasattr(estimator, "token_pattern"):
+        yield estimator
+    parts = [part[1] for part in getattr(estimator, "steps", ())]
+    parts += [part[1] for part in getattr(estimator, "transformer_list", ())]
+    parts += [part[1] for part in getattr(estimator, "transformers_", ())]
+    for part in parts:
+        yield from _vectorisers(part)
+
+
+def _token_pattern(vectoriser: Any) -> str:
+    """The key in `TOKENS` of a vectoriser."""
+    return str(vectoriser.token_pattern if vectoriser.analyzer == "word" else vectoriser.analyzer)
 
 
 def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
-    """The name and type of each input: one input per column of a data frame, else one matrix."""
-    from skl2onnx.common.data_types import FloatTensorType
+    """The name and type of each input: one input per column of a data frame, else one matrix. The
+    input of a vectoriser is one column of texts.
+    """
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 
+    first = estimator
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    if hasattr(first, "token_pattern"):
+        return [("text", StringTensorType([None, 1]))]
     if example.inputs is None:
         count = getattr(estimator, "n_features_in_", None)
         if count is None:
@@ -89,8 +124,10 @@ def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
 
 def _type_of(rows: Any) -> Any:
     """The type of any number of such rows. float64 becomes float32, which pages compute faster."""
-    from skl2onnx.common.data_types import guess_data_type
+    from skl2onnx.common.data_types import StringTensorType, guess_data_type
 
+    if rows.dtype.kind in "OSUT":
+        return StringTensorType([None, *rows.shape[1:]])
     if rows.dtype == np.float64:
         rows = rows.astype(np.float32)
     ((_, example_type),) = guess_data_type(rows)

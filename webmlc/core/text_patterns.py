@@ -1,13 +1,14 @@
 r"""Write a regular expression of ONNX so that Python and JavaScript read it alike.
 
 In: a pattern of RE2, whose letters, digits and spaces are ASCII. Out: a pattern for Python's `re`
-with the flag ASCII, and for JavaScript's `RegExp` with the flag `u`. It begins with `(?i)` if the
+(`compiled_pattern`), and for JavaScript's `RegExp` with the flag `u`. It begins with `(?i)` if the
 case of letters does not matter, and has no other flags:
 
     >>> portable_pattern(r"(?i)\w+\.$")
     '(?i)[0-9A-Za-z_]+\\.(?![\\s\\S])'
 
-Both hosts search the alternatives of a pattern from left to right, as RE2 does by default.
+`WORD` stands for a letter of any language. Both hosts search the alternatives of a pattern from
+left to right, as RE2 does by default.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ _NAMED = {
     "punct": r"!-\/:-@\[-`{-~",
 }  # fmt: skip
 _SYNTAX = r"^$\.*+?()[]{}|/"
-_TOKEN = re.compile(r"\\x\{[0-9A-Fa-f]+\}|\\.|\[:\w+:\]|\(\?P?<\w+>|\(\?[ims]+\)|.", re.DOTALL)
+WORD = r"[\p{L}\p{N}_]"
+"""A letter or digit of any language, or an underscore, as RE2 and JavaScript write it."""
+_TOKEN = re.compile(
+    rf"{re.escape(WORD)}|" r"\\x\{[0-9A-Fa-f]+\}|\\.|\[:\w+:\]|\(\?P?<\w+>|\(\?[ims]+\)|.",
+    re.DOTALL,
+)
+_ASCII_WORD = "[0-9A-Za-z_]"
+_EDGES = {
+    r"\b": "(?:(?<=W)(?!W)|(?<!W)(?=W))".replace("W", _ASCII_WORD),
+    r"\B": "(?:(?<=W)(?=W)|(?<!W)(?!W))".replace("W", _ASCII_WORD),
+}
+"""The edges of words whose letters are ASCII."""
 
 
 def portable_pattern(pattern: str) -> str:
@@ -39,12 +51,17 @@ def portable_pattern(pattern: str) -> str:
         is_class = token == "[" or (is_class and (token != "]" or is_first))
         last = "[^" if (last, token) == ("[", "^") else token
     try:
-        re.compile("".join(parts), re.ASCII)
+        compiled_pattern("".join(parts))
     except re.error as error:
         raise ModelError(
             f"the regular expression {pattern!r} cannot be read in Python and in pages: {error}"
         ) from None
     return "".join(parts)
+
+
+def compiled_pattern(pattern: str) -> re.Pattern[str]:
+    """A rewritten pattern, for Python."""
+    return re.compile(pattern.replace(WORD, r"\w"), 0 if WORD in pattern else re.ASCII)
 
 
 def _outside(token: str, flags: str) -> str:
@@ -59,6 +76,7 @@ def _outside(token: str, flags: str) -> str:
         "^": r"(?<![^\n])" if lines else _START,
         "$": r"(?![^\n])" if lines else _END,
         "]": r"\]",
+        **_EDGES,
         r"\A": _START,
         r"\z": _END,
     }
