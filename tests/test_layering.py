@@ -7,8 +7,8 @@ The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms b
 operators of an algorithm are listed before the operator table, which holds them; the pass that
 emits them comes after.
 
-The reader of GGUF files writes nodes, so it stands right of the builder and of the operators, and
-`read_model.py`, which calls it, right of it.
+The readers of GGUF and TensorFlow Lite files write nodes, so they stand right of the builder and of
+the operators. `export_source.py` and `read_model.py`, which call them, stand right of them.
 
 Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own
 just right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what
@@ -56,6 +56,8 @@ STAGES = (
     "webmlc.frontend",
     *ROOMS[:WRITERS],
     "webmlc.frontend.gguf",
+    "webmlc.frontend.tflite",
+    "webmlc.frontend.doors.export_source",
     "webmlc.frontend.read_model",
     *ROOMS[WRITERS:],
     "webmlc.loops",

@@ -60,7 +60,7 @@ def source_of(module: str, name: str) -> object:
         (lambda x: x, "JAX", "jax"),
         ("model.pt2", "PyTorch", "torch"),
         ("model.keras", "Keras", "keras"),
-        ("model.tflite", "TensorFlow Lite", "tensorflow"),
+        ("model.tflite", "TensorFlow Lite", "tflite"),
         ("folder", "TensorFlow", "tensorflow"),
     ],
 )

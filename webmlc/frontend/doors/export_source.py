@@ -31,20 +31,16 @@ from webmlc.frontend.doors.sklearn import (
     is_lightgbm,
     is_xgboost,
 )
-from webmlc.frontend.doors.tensorflow import (
-    export_saved_model,
-    export_tflite,
-    is_saved_model,
-    is_tflite,
-)
+from webmlc.frontend.doors.tensorflow import export_saved_model, is_saved_model
 from webmlc.frontend.file_kinds import check_path
+from webmlc.frontend.tflite.export_tflite import export_tflite, is_tflite
 from webmlc.graph.ir import Module
 
 DOORS = (
     Door("Keras", "keras.Model.export", is_keras, export_keras),
     Door("PyTorch", "torch.onnx", is_torch, export_torch),
     Door("TensorFlow", "tf2onnx", is_saved_model, export_saved_model),
-    Door("TensorFlow Lite", "tf2onnx", is_tflite, export_tflite),
+    Door("TensorFlow Lite", "webmlc", is_tflite, export_tflite),
     Door("scikit-learn", "skl2onnx", is_estimator, export_estimator),
     Door("XGBoost", "onnxmltools", is_xgboost, export_xgboost),
     Door("LightGBM", "onnxmltools", is_lightgbm, export_lightgbm),

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import TensorType
+from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.operator import array_type
 from webmlc.graph.rewrite.rewriting import FunctionRewriter
 
 MAP_RANKS = range(3, 6)
 """Ranks of feature maps: one to three spatial dimensions between batch and channels."""
+HALVES = (DType.float16, DType.bfloat16)
+"""The types of constant weights that are packed as they are, and widened afterwards."""
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -42,6 +46,19 @@ class LayoutValues(FunctionRewriter):
     def is_map(self, value: str) -> bool:
         """True for a value that may be a feature map."""
         return bool(value) and self.rank(value) in MAP_RANKS
+
+    def weights(self, value: str) -> Array | None:
+        """The array of a constant, or of the half-precision constant that a Cast widens; `None` for
+        other values.
+        """
+        if value in self.constants:
+            return self.constants[value]
+        maker = self.makers.get(value)
+        if maker is None or maker.operator != ("", "Cast"):
+            return None
+        halves = self.constants.get(maker.inputs[0])
+        is_half = halves is not None and array_type(halves).dtype in HALVES
+        return halves if is_half and self.types[value].dtype is DType.float32 else None
 
     def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
         """`value` with its dimensions permuted, as a `View` where only dimensions of size one

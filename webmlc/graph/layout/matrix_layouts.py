@@ -17,7 +17,7 @@ from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.graph.builder import Builder
 from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Array, Node
-from webmlc.graph.layout.layout_values import LayoutValues
+from webmlc.graph.layout.layout_values import HALVES, LayoutValues
 from webmlc.graph.layout.weights import (
     centred,
     less_zero_point,
@@ -29,8 +29,6 @@ from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import array_type
 from webmlc.graph.ops.shapes import same
 
-_HALVES = (DType.float16, DType.bfloat16)
-"""The types of constant matrices that are packed as they are, and widened afterwards."""
 _WEIGHTS = (DType.int8, DType.int16)
 _LARGE_ROWS = 24
 """The fewest rows of the left operand for which packing the right operand in every run saves time.
@@ -46,7 +44,7 @@ def matrix_product(values: LayoutValues, node: Node) -> bool:
         return False
     packed, bias = f"{node.outputs[0]}.packed", node.input(2)
     product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
-    matrix = _constant_matrix(values, right)
+    matrix = values.weights(right)
     if matrix is not None and matrix.ndim == 2:
         if node.op == "Gemm":
             matrix = matrix.T if node.attributes.get("transB", 0) else matrix
@@ -96,10 +94,10 @@ def _packed_product(values: LayoutValues, node: Node, left: str, right: str, out
 def _is_packable(values: LayoutValues, node: Node) -> bool:
     """True for a product of floats, or of floats with constant small integers, of matrices."""
     left, right = (values.types[i].dtype for i in node.inputs[:2])
-    is_constant = _constant_matrix(values, node.inputs[1]) is not None
+    is_constant = values.weights(node.inputs[1]) is not None
     is_plain = is_constant and values.rank(node.inputs[1]) <= 2
     is_plain = is_plain and not node.attributes.get("transA", 0)
-    if left in _HALVES:
+    if left in HALVES:
         has_scales = any(node.attributes.get(name, 1.0) != 1 for name in ("alpha", "beta"))
         fits = is_plain and left is right and not has_scales
     else:
@@ -108,18 +106,6 @@ def _is_packable(values: LayoutValues, node: Node) -> bool:
         fits = left is DType.float32 and (right is DType.float32 or is_scaled)
         fits = fits and (node.op == "MatMul" or is_plain)
     return fits and _are_matrices(values, node)
-
-
-def _constant_matrix(values: LayoutValues, value: str) -> Array | None:
-    """The array of a constant, or of the half-precision constant that a Cast widens."""
-    if value in values.constants:
-        return values.constants[value]
-    maker = values.makers.get(value)
-    if maker is None or maker.operator != ("", "Cast"):
-        return None
-    halves = values.constants.get(maker.inputs[0])
-    is_half = halves is not None and array_type(halves).dtype in _HALVES
-    return halves if is_half and values.types[value].dtype is DType.float32 else None
 
 
 def _are_matrices(values: LayoutValues, node: Node) -> bool:
@@ -134,7 +120,7 @@ def _constant_product(
     """Write the product with a constant matrix, in parts where a GPU could not bind it at once."""
     left, panels = values.nchw(node.inputs[0]), pack_matrix(matrix)
     build = Builder(node, values)
-    is_half = array_type(panels).dtype in _HALVES
+    is_half = array_type(panels).dtype in HALVES
     panel_bytes = panels[0].nbytes * (2 if is_half else 1)  # halves are widened at load
     at_once = max(MAX_BINDING_BYTES // panel_bytes, 1)
     starts = range(0, len(panels), at_once)
@@ -144,7 +130,7 @@ def _constant_product(
         suffix = f".{start}" if len(starts) > 1 else ""
         columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
         right = build.constant(part, name=f"{packed}{suffix}")
-        if is_half and values.types[left].dtype not in _HALVES:
+        if is_half and values.types[left].dtype not in HALVES:
             right = build("Cast", right, output=f"{right}.wide", to=TYPE_NUMBERS[DType.float32])
         operands = (left, right)
         parts.append(f"{product}{suffix}")

@@ -24,12 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import identity
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.layout.layout_values import LayoutValues
+from webmlc.graph.layout.layout_values import HALVES, LayoutValues
 from webmlc.graph.layout.weights import (
     centred,
     less_zero_point,
@@ -38,7 +40,7 @@ from webmlc.graph.layout.weights import (
     zero_point,
 )
 from webmlc.graph.ops.convolution import transposed_windows
-from webmlc.graph.ops.operator import Context, Scope
+from webmlc.graph.ops.operator import Context, Scope, array_type
 from webmlc.graph.ops.windows import WINDOW_ATTRIBUTES, Windows
 
 
@@ -46,10 +48,11 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     """Write a convolution by constant weights. If the weights or the padding are known only at run
     time, write nothing and return False.
     """
-    if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
+    weights = values.weights(node.inputs[1])
+    if not values.is_map(node.inputs[0]) or weights is None:
         return False
     quantised = node.op == "ConvInteger"
-    weights = centred(values, node, 0) if quantised else values.constants[node.inputs[1]]
+    weights = centred(values, node, 0) if quantised else weights
     windows = None if weights is None else windows_of(values, node, weights.shape[2:])
     if weights is None or windows is None:
         return False
@@ -138,12 +141,12 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     """Write a transposed convolution by constant weights as a sub-pixel convolution; False if the
     weights, the bias, the padding, or the outputs to cut off are known at run time only.
     """
-    bias = node.input(2)
-    if not all(value in values.constants for value in (node.inputs[1], bias) if value):
+    weights, bias = values.weights(node.inputs[1]), node.input(2)
+    if weights is None or (bias and bias not in values.constants):
         return False
     if not values.is_map(node.inputs[0]):
         return False
-    weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
+    groups = int(node.attributes.get("group", 1))
     windows, sizes = transposed_windows(_context(values, node))
     # The phases of the last window may be beyond the output.
     surplus = [as_int(simplify(-n % s)) for n, s in zip(sizes, windows.strides, strict=True)]
@@ -211,16 +214,20 @@ def _emit(
     output: str,
 ) -> None:
     """Write the convolution of the node's feature map, padded with `fill`, by weights
-    `[O, I, *kernel]`.
+    `[O, I, *kernel]`. Weights of half precision are widened after packing.
     """
     groups = int(node.attributes.get("group", 1))
     depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
     packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
     build = Builder(node, values)
+    operand = build.constant(packed, name=f"{node.outputs[0]}.packed")
+    is_half = array_type(packed).dtype in HALVES
+    if is_half and values.types[node.inputs[0]].dtype not in HALVES:
+        operand = build("Cast", operand, output=f"{operand}.wide", to=TYPE_NUMBERS[DType.float32])
     build(
         "DepthwiseConv" if depthwise else "Conv",
         padded(values, node, windows, fill),
-        build.constant(packed, name=f"{node.outputs[0]}.packed"),
+        operand,
         output=output,
         domain="webmlc",
         channels=weights.shape[0],

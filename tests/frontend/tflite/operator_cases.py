@@ -1,0 +1,347 @@
+"""One case or more for each operator of TensorFlow Lite, and the files that hold them.
+
+`python -m tests.frontend.tflite.record` runs all cases in LiteRT and writes its results beside this
+file (`recorded.npz`). A case is one operator with inputs that are given at run time, and with
+constants.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.frontend.tflite.tflite_file import (
+    ELEMENTS,
+    FileGraph,
+    FileOperator,
+    FileTensor,
+    constant,
+    tflite_file,
+)
+
+RANDOM = np.random.default_rng(5)
+
+
+def floats(*shape: int, low: float = -2, high: float = 2) -> np.ndarray:
+    return RANDOM.uniform(low, high, shape).astype(np.float32)
+
+
+def integers(*values: Any, dtype: Any = np.int32) -> np.ndarray:
+    return np.array(values, dtype)
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input that is given at run time."""
+
+    array: np.ndarray
+
+
+@dataclass(frozen=True)
+class OperatorCase:
+    """An operator with its inputs: `Given` arrays, constants, or None for a left-out input."""
+
+    operator: str
+    inputs: tuple[Given | np.ndarray | None, ...]
+    kind: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ("FLOAT32",)
+    version: int = 1
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The inputs of a run by name."""
+        return {f"x{i}": x.array for i, x in enumerate(self.inputs) if isinstance(x, Given)}
+
+    def content(self, shapes: tuple[tuple[int, ...], ...]) -> bytes:
+        """The file, whose outputs have these shapes."""
+        tensors: list[FileTensor] = []
+        places: list[int] = []
+        for number, x in enumerate(self.inputs):
+            if x is None:
+                places.append(-1)
+                continue
+            places.append(len(tensors))
+            name = f"x{number}"
+            if isinstance(x, Given):
+                tensors.append(FileTensor(name, x.array.shape, ELEMENTS[x.array.dtype]))
+            else:
+                tensors.append(constant(name, x))
+        given = [p for p, x in zip(places, self.inputs, strict=True) if isinstance(x, Given)]
+        results = range(len(tensors), len(tensors) + len(self.outputs))
+        for number, (element, shape) in enumerate(zip(self.outputs, shapes, strict=True)):
+            tensors.append(FileTensor(f"y{number}", shape, element))
+        operator = FileOperator(
+            self.operator, places, results, self.kind, self.options, version=self.version
+        )
+        return tflite_file([FileGraph(tensors, [operator], given, results)])
+
+
+def case(
+    operator: str,
+    *inputs: Any,
+    kind: str = "",
+    outputs: Any = None,
+    version: int = 1,
+    **options: Any,
+) -> OperatorCase:
+    """Make a case. Arrays are given at run time; `fixed` arrays are constants."""
+    wrapped = tuple(
+        x.array if isinstance(x, Fixed) else x if x is None else Given(np.asarray(x))
+        for x in inputs
+    )
+    return OperatorCase(operator, wrapped, kind, options, outputs or ("FLOAT32",), version)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A constant input."""
+
+    array: np.ndarray
+
+
+def fixed(*values: Any, dtype: Any = np.int32) -> Fixed:
+    return Fixed(np.array(values, dtype))
+
+
+X, POSITIVE, MAP = floats(2, 3, 4), floats(2, 3, 4, low=0.1), floats(1, 5, 6, 4)
+INTEGERS = RANDOM.integers(-9, 9, (2, 3, 4)).astype(np.int32)
+DIVISORS = np.where(INTEGERS.T.reshape(2, 3, 4) == 0, 3, INTEGERS.T.reshape(2, 3, 4))
+BOOLS = RANDOM.random((2, 3, 4)) < 0.5
+FILTERS, DEPTH = Fixed(floats(8, 3, 3, 4)), Fixed(floats(1, 3, 3, 8))
+BIAS = Fixed(floats(8))
+WINDOW = {"StrideW": 2, "StrideH": 1}
+DILATED = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 2, "DilationHFactor": 2}
+CONV, DEPTHWISE, POOL = "Conv2DOptions", "DepthwiseConv2DOptions", "Pool2DOptions"
+SLICE = "StridedSliceOptions"
+INT, LONG, BOOL = ("INT32",), ("INT64",), ("BOOL",)
+
+_UNARY = {
+    "ABS": X, "CEIL": X, "COS": X, "ELU": X, "EXP": X, "FLOOR": X, "LOG": POSITIVE, "LOGISTIC": X,
+    "NEG": X, "RELU": X, "RELU6": X * 5, "RELU_0_TO_1": X, "RELU_N1_TO_1": X, "ROUND": X * 2,
+    "RSQRT": POSITIVE, "SIGN": X, "SIN": X, "SQRT": POSITIVE, "SQUARE": X, "TANH": X,
+    "HARD_SWISH": X * 3, "ZEROS_LIKE": X, "LOG_SOFTMAX": X,
+}  # fmt: skip
+_BINARY = {
+    "ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions",
+    "MAXIMUM": "MaximumMinimumOptions", "MINIMUM": "MaximumMinimumOptions",
+    "SQUARED_DIFFERENCE": "SquaredDifferenceOptions", "FLOOR_MOD": "FloorModOptions",
+    "FLOOR_DIV": "FloorDivOptions",
+}  # fmt: skip
+_COMPARISONS = {
+    "EQUAL": "EqualOptions", "NOT_EQUAL": "NotEqualOptions", "LESS": "LessOptions",
+    "LESS_EQUAL": "LessEqualOptions", "GREATER": "GreaterOptions",
+    "GREATER_EQUAL": "GreaterEqualOptions",
+}  # fmt: skip
+_REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
+REDUCER = "ReducerOptions"
+
+CASES: dict[str, OperatorCase] = {
+    **{name: case(name, x) for name, x in _UNARY.items()},
+    **{name: case(name, X, floats(3, 1), kind=kind) for name, kind in _BINARY.items()},
+    **{
+        f"{name} of integers": case(name, INTEGERS, DIVISORS, kind=_BINARY[name], outputs=INT)
+        for name in ("ADD", "SUB", "MUL", "DIV", "FLOOR_MOD", "FLOOR_DIV", "MAXIMUM")
+    },
+    **{
+        name: case(name, INTEGERS, INTEGERS[::-1].copy(), kind=kind, outputs=BOOL)
+        for name, kind in _COMPARISONS.items()
+    },
+    **{name: case(name, X, fixed(0, 2), kind=REDUCER) for name in _REDUCTIONS},
+    "SUM that keeps dimensions": case("SUM", X, fixed(-1), kind=REDUCER, KeepDims=True),
+    "REDUCE_ANY": case("REDUCE_ANY", BOOLS, fixed(2), kind=REDUCER, outputs=BOOL),
+    "REDUCE_ALL": case("REDUCE_ALL", BOOLS, fixed(0), kind=REDUCER, outputs=BOOL, KeepDims=True),
+    "ADD and RELU6": case("ADD", X * 4, X, kind="AddOptions", FusedActivationFunction=3),
+    "SUB and RELU_N1_TO_1": case("SUB", X, -X, kind="SubOptions", FusedActivationFunction=2),
+    "GELU": case("GELU", X, kind="GeluOptions"),
+    "GELU by tanh": case("GELU", X, kind="GeluOptions", Approximate=True),
+    "LEAKY_RELU": case("LEAKY_RELU", X, kind="LeakyReluOptions", Alpha=0.3),
+    "PRELU": case("PRELU", MAP, Fixed(floats(1, 1, 4))),
+    "ATAN2": case("ATAN2", X, X[::-1].copy(), kind="ATan2Options"),
+    "POW": case("POW", POSITIVE, X, kind="PowOptions"),
+    "ADD_N": case("ADD_N", X, X * 2, X * X, kind="AddNOptions"),
+    "LOGICAL_NOT": case("LOGICAL_NOT", BOOLS, outputs=BOOL),
+    "LOGICAL_AND": case("LOGICAL_AND", BOOLS, ~BOOLS[:, ::-1], outputs=BOOL),
+    "LOGICAL_OR": case("LOGICAL_OR", BOOLS, BOOLS[:, ::-1].copy(), outputs=BOOL),
+    "BITWISE_XOR": case(
+        "BITWISE_XOR", INTEGERS, DIVISORS, kind="BitwiseXorOptions", outputs=INT
+    ),
+    "RIGHT_SHIFT": case(
+        "RIGHT_SHIFT", INTEGERS * 9, np.abs(DIVISORS) % 5, kind="RightShiftOptions", outputs=INT
+    ),
+    "CAST": case("CAST", X * 3, kind="CastOptions", outputs=INT),
+    "CAST to bool": case("CAST", INTEGERS, kind="CastOptions", outputs=BOOL),
+    "SELECT": case("SELECT", BOOLS[0, :2, 0].copy(), X, X * 2, kind="SelectOptions"),
+    "SELECT_V2": case("SELECT_V2", BOOLS[0], X, floats(4), kind="SelectV2Options"),
+    "SOFTMAX": case("SOFTMAX", X, kind="SoftmaxOptions", Beta=2.0),
+    "L2_NORMALIZATION": case("L2_NORMALIZATION", X, kind="L2NormOptions"),
+    "LOCAL_RESPONSE_NORMALIZATION": case(
+        "LOCAL_RESPONSE_NORMALIZATION", MAP, kind="LocalResponseNormalizationOptions",
+        Radius=1, Bias=1.0, Alpha=0.7, Beta=0.6,
+    ),
+    "CONV_2D": case("CONV_2D", MAP, FILTERS, BIAS, kind=CONV, **WINDOW),
+    "CONV_2D without padding": case("CONV_2D", MAP, FILTERS, BIAS, kind=CONV, Padding=1, **WINDOW),
+    "CONV_2D dilated": case("CONV_2D", MAP, FILTERS, BIAS, kind=CONV, **DILATED),
+    "CONV_2D in groups": case(
+        "CONV_2D", MAP, Fixed(floats(8, 3, 3, 2)), BIAS, kind=CONV, **WINDOW
+    ),
+    "DEPTHWISE_CONV_2D": case(
+        "DEPTHWISE_CONV_2D", MAP, DEPTH, BIAS, kind=DEPTHWISE, DepthMultiplier=2,
+        StrideW=2, StrideH=2, FusedActivationFunction=1,
+    ),
+    "CONV_3D": case(
+        "CONV_3D", floats(1, 4, 5, 4, 2), Fixed(floats(2, 3, 3, 2, 3)), Fixed(floats(3)),
+        kind="Conv3DOptions", StrideD=1, StrideH=2, StrideW=1,
+    ),
+    "TRANSPOSE_CONV": case(
+        "TRANSPOSE_CONV", fixed(1, 10, 12, 3), Fixed(floats(3, 3, 3, 4)), MAP,
+        kind="TransposeConvOptions", StrideH=2, StrideW=2,
+    ),
+    "TRANSPOSE_CONV with bias": case(
+        "TRANSPOSE_CONV", fixed(1, 11, 13, 3), Fixed(floats(3, 3, 3, 4)), MAP, Fixed(floats(3)),
+        kind="TransposeConvOptions", StrideH=2, StrideW=2, Padding=1, version=3,
+    ),
+    "CONV_3D_TRANSPOSE": case(
+        "CONV_3D_TRANSPOSE", fixed(1, 6, 8, 4, 3), Fixed(floats(3, 3, 2, 3, 2)),
+        floats(1, 3, 4, 4, 2), kind="Conv3DOptions", StrideD=2, StrideH=2, StrideW=1,
+    ),
+    **{
+        name: case(
+            name, MAP, kind=POOL, FilterHeight=3, FilterWidth=2, StrideH=2, StrideW=1
+        )
+        for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
+    },
+    **{
+        f"RESIZE_{mode}{name}": case(
+            f"RESIZE_{mode}", MAP, fixed(7, 9), kind=f"Resize{kind}Options", **options
+        )
+        for mode, kind in (("BILINEAR", "Bilinear"), ("NEAREST_NEIGHBOR", "NearestNeighbor"))
+        for name, options in {
+            "": {}, " by corners": {"AlignCorners": True}, " by halves": {"HalfPixelCenters": True}
+        }.items()
+    },
+    "DEPTH_TO_SPACE": case("DEPTH_TO_SPACE", MAP, kind="DepthToSpaceOptions", BlockSize=2),
+    "SPACE_TO_DEPTH": case(
+        "SPACE_TO_DEPTH", floats(1, 4, 6, 3), kind="SpaceToDepthOptions", BlockSize=2
+    ),
+    "SPACE_TO_BATCH_ND": case(
+        "SPACE_TO_BATCH_ND", MAP, fixed(2, 3), fixed([1, 0], [2, 1]), kind="SpaceToBatchNDOptions"
+    ),
+    "BATCH_TO_SPACE_ND": case(
+        "BATCH_TO_SPACE_ND", floats(6, 3, 2, 2), fixed(2, 3), fixed([1, 0], [0, 2]),
+        kind="BatchToSpaceNDOptions",
+    ),
+    "FULLY_CONNECTED": case(
+        "FULLY_CONNECTED", floats(3, 5), Fixed(floats(4, 5)), Fixed(floats(4)),
+        kind="FullyConnectedOptions", FusedActivationFunction=1,
+    ),
+    "FULLY_CONNECTED of rank 3": case(
+        "FULLY_CONNECTED", floats(2, 3, 5), Fixed(floats(4, 5)), None,
+        kind="FullyConnectedOptions", KeepNumDims=True, version=6,
+    ),
+    "BATCH_MATMUL": case(
+        "BATCH_MATMUL", floats(2, 3, 5), floats(2, 4, 5), kind="BatchMatMulOptions", AdjY=True
+    ),
+    "RESHAPE": case("RESHAPE", X, fixed(4, -1), kind="ReshapeOptions", NewShape=(4, -1)),
+    "SQUEEZE": case("SQUEEZE", X[:1].copy(), kind="SqueezeOptions", SqueezeDims=(0,)),
+    "EXPAND_DIMS": case("EXPAND_DIMS", X, fixed(-2), kind="ExpandDimsOptions"),
+    "TRANSPOSE": case("TRANSPOSE", X, fixed(2, 0, 1), kind="TransposeOptions"),
+    "CONCATENATION": case("CONCATENATION", X, X * 2, kind="ConcatenationOptions", Axis=-2),
+    "PACK": case("PACK", X, X * 2, kind="PackOptions", Axis=1, ValuesCount=2),
+    "UNPACK": case("UNPACK", X, kind="UnpackOptions", Axis=1, Num=3, outputs=("FLOAT32",) * 3),
+    "SPLIT": case(
+        "SPLIT", Fixed(np.array(2, np.int32)), X, kind="SplitOptions", NumSplits=2,
+        outputs=("FLOAT32",) * 2,
+    ),
+    "SPLIT_V": case(
+        "SPLIT_V", X, fixed(1, -1), Fixed(np.array(2, np.int32)), kind="SplitVOptions",
+        NumSplits=2, outputs=("FLOAT32",) * 2,
+    ),
+    "SLICE": case("SLICE", X, fixed(0, 1, 2), fixed(-1, 2, 1), kind="SliceOptions"),
+    "SLICE at positions of a run": case(
+        "SLICE", X, integers(1, 0, 1), fixed(1, 2, 2), kind="SliceOptions"
+    ),
+    "STRIDED_SLICE": case(
+        "STRIDED_SLICE", X, fixed(0, 2, 3), fixed(2, 0, 0), fixed(1, -1, -2), kind=SLICE,
+        EndMask=4,
+    ),
+    "STRIDED_SLICE with an ellipsis": case(
+        "STRIDED_SLICE", X, fixed(0, 0, -1), fixed(0, 0, 0), fixed(1, 1, 1), kind=SLICE,
+        EllipsisMask=1, NewAxisMask=2, ShrinkAxisMask=4,
+    ),
+    "PAD": case("PAD", X, fixed([0, 1], [2, 0], [1, 1]), kind="PadOptions"),
+    "PADV2": case("PADV2", X, fixed([0, 1], [2, 0], [1, 1]), Fixed(np.float32(3)),
+                  kind="PadV2Options"),
+    "MIRROR_PAD": case("MIRROR_PAD", X, fixed([1, 0], [1, 2], [0, 3]), kind="MirrorPadOptions"),
+    "MIRROR_PAD with edges": case(
+        "MIRROR_PAD", X, fixed([1, 0], [1, 2], [0, 3]), kind="MirrorPadOptions", Mode=1
+    ),
+    "REVERSE_V2": case("REVERSE_V2", X, fixed(2), kind="ReverseV2Options"),
+    "REVERSE_SEQUENCE": case(
+        "REVERSE_SEQUENCE", X, integers(2, 4, 1), kind="ReverseSequenceOptions", SeqDim=2,
+        BatchDim=1,
+    ),
+    "TILE": case("TILE", X, fixed(1, 2, 3), kind="TileOptions"),
+    "BROADCAST_TO": case("BROADCAST_TO", X[:1].copy(), fixed(2, 2, 3, 4), version=2),
+    "BROADCAST_ARGS": case("BROADCAST_ARGS", integers(3, 1), integers(2, 1, 4), outputs=INT),
+    "GATHER": case("GATHER", X, integers(2, 0), kind="GatherOptions", Axis=1),
+    "GATHER of batches": case(
+        "GATHER", X, integers([2, 0], [1, 1]), kind="GatherOptions", Axis=1, BatchDims=1
+    ),
+    "GATHER_ND": case("GATHER_ND", X, integers([0, 2], [1, 0]), kind="GatherNdOptions"),
+    "SCATTER_ND": case(
+        "SCATTER_ND", integers([1], [3], [1]), floats(3, 2), fixed(5, 2), kind="ScatterNdOptions"
+    ),
+    "EMBEDDING_LOOKUP": case("EMBEDDING_LOOKUP", integers(2, 0, 2), Fixed(floats(3, 4))),
+    "SHAPE": case("SHAPE", X, kind="ShapeOptions", OutType=2, outputs=INT),
+    "RANK": case("RANK", X, kind="RankOptions", outputs=INT),
+    "FILL": case("FILL", integers(2, 3), Fixed(np.float32(1.5)), kind="FillOptions"),
+    "RANGE": case(
+        "RANGE", *(Fixed(np.array(v, np.int32)) for v in (3, 12, 4)), kind="RangeOptions",
+        outputs=INT,
+    ),
+    "ONE_HOT": case(
+        "ONE_HOT", integers(2, -1, 0, 5), Fixed(np.array(3, np.int32)), Fixed(np.float32(2)),
+        Fixed(np.float32(-1)), kind="OneHotOptions", Axis=-1,
+    ),
+    "ARG_MAX": case("ARG_MAX", X, fixed(1), kind="ArgMaxOptions", OutputType=2, outputs=INT),
+    "ARG_MIN": case("ARG_MIN", X, fixed(-1), kind="ArgMinOptions", OutputType=4, outputs=LONG),
+    "TOPK_V2": case(
+        "TOPK_V2", X, Fixed(np.array(2, np.int32)), kind="TopKV2Options",
+        outputs=("FLOAT32", "INT32"),
+    ),
+    "CUMSUM": case(
+        "CUMSUM", X, Fixed(np.array(1, np.int32)), kind="CumsumOptions", Exclusive=True,
+        Reverse=True,
+    ),
+    "WHERE": case("WHERE", BOOLS, kind="WhereOptions", outputs=LONG),
+    "SEGMENT_SUM": case(
+        "SEGMENT_SUM", floats(4, 3), integers(0, 0, 1, 2), kind="SegmentSumOptions"
+    ),
+    **{
+        f"UNSORTED_SEGMENT_{name}": case(
+            f"UNSORTED_SEGMENT_{name}", floats(4, 3), integers(2, 0, 2, 0),
+            Fixed(np.array(3, np.int32)), kind=f"UnsortedSegment{name.title()}Options",
+        )
+        for name in ("SUM", "PROD", "MAX", "MIN")
+    },
+    "DYNAMIC_UPDATE_SLICE": case(
+        "DYNAMIC_UPDATE_SLICE", X, floats(1, 2, 2), integers(1, 2, 0),
+        kind="DynamicUpdateSliceOptions",
+    ),
+    "SPARSE_TO_DENSE": case(
+        "SPARSE_TO_DENSE", integers([0, 1], [2, 0]), fixed(3, 2), floats(2),
+        Fixed(np.float32(-1)), kind="SparseToDenseOptions",
+    ),
+    "MATRIX_DIAG": case("MATRIX_DIAG", floats(2, 3), kind="MatrixDiagOptions"),
+    "MATRIX_SET_DIAG": case(
+        "MATRIX_SET_DIAG", floats(2, 3, 4), floats(2, 3), kind="MatrixSetDiagOptions"
+    ),
+    "FAKE_QUANT": case(
+        "FAKE_QUANT", X * 3, kind="FakeQuantOptions", Min=-3.0, Max=5.0, NumBits=8
+    ),
+    "DEQUANTIZE of halves": case(
+        "DEQUANTIZE", Fixed(floats(2, 3).astype(np.float16)), kind="DequantizeOptions"
+    ),
+}  # fmt: skip
+"""The cases by name."""

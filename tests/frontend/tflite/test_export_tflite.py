@@ -1,0 +1,133 @@
+"""TensorFlow Lite files compute what LiteRT recorded, operator by operator and as whole models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import webmlc
+from tests.frontend.tflite.operator_cases import CASES, floats
+from tests.frontend.tflite.record import RECORDED
+from tests.frontend.tflite.tflite_file import (
+    FileGraph,
+    FileOperator,
+    FileTensor,
+    constant,
+    tflite_file,
+)
+from webmlc.core.errors import ModelError, UnsupportedError
+from webmlc.frontend.doors.door import Example
+from webmlc.frontend.doors.export_source import export_source
+from webmlc.frontend.tflite.export_tflite import export_tflite
+from webmlc.frontend.tflite.table import REFUSED, ROWS
+
+RECORDS = dict(np.load(RECORDED))
+
+
+def export(content: bytes, folder: Path) -> Any:
+    path = folder / "model.tflite"
+    path.write_bytes(content)
+    return export_tflite(path, Example())
+
+
+def run(model: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The results of onnxruntime, without the optimisations that could hide a malformed graph."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    return list(session.run(None, inputs))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_computes_what_litert_computes(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    expected = [RECORDS[f"{name}/{number}"] for number in range(len(case.outputs))]
+    model = export(case.content(tuple(array.shape for array in expected)), tmp_path)
+    for actual, wanted in zip(run(model, case.arrays()), expected, strict=True):
+        assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_allclose(actual, wanted, 1e-5, 1e-5)
+
+
+def test_every_builtin_row_has_a_case_and_no_refused_operator_has_a_row() -> None:
+    builtin = {name for name in ROWS if name.isupper()}
+    tested = {case.operator for case in CASES.values()} | {"DENSIFY", "QUANTIZE"}
+    assert builtin <= tested
+    assert not set(ROWS) & set(REFUSED)
+
+
+def small_network() -> bytes:
+    """A convolution by sparse weights of halves, quantised afterwards, and a layer of bytes."""
+    halves = floats(8, 1, 1, 4).astype(np.float16)
+    order = {"order": [0, 1, 2, 3], "blocks": None, "levels": [8, 1, 1, 4]}
+    weights = np.random.default_rng(0).integers(-100, 100, (3, 8)).astype(np.int8)
+    scales = [0.01, 0.02, 0.015]
+    tensors = [
+        FileTensor("image:0", (1, 6, 6, 4), sizes=(-1, 6, 6, 4)),
+        constant("halves", halves, sparsity=order),
+        FileTensor("dense", (8, 1, 1, 4), "FLOAT16"),
+        FileTensor("filters", (8, 1, 1, 4)),
+        FileTensor("features", (1, 6, 6, 8)),
+        FileTensor("bytes", (1, 6, 6, 8), "INT8", scale=0.03, zero=-5),
+        FileTensor("pooled", (1, 1, 1, 8), "INT8", scale=0.03, zero=-5),
+        constant("weights", weights, scale=scales, zero=[0, 0, 0], axis=0),
+        constant("bias", np.array([5, -7, 100], np.int32), scale=np.array(scales) * 0.03,
+                 zero=[0, 0, 0]),
+        FileTensor("scores", (1, 3), "INT8", scale=0.05, zero=3),
+        FileTensor("StatefulPartitionedCall:0", (1, 3)),
+    ]  # fmt: skip
+    conv = {"StrideW": 1, "StrideH": 1, "FusedActivationFunction": 3}
+    pool = {"FilterHeight": 6, "FilterWidth": 6, "StrideW": 1, "StrideH": 1, "Padding": 1}
+    operators = [
+        FileOperator("DENSIFY", [1], [2], "DensifyOptions"),
+        FileOperator("DEQUANTIZE", [2], [3], "DequantizeOptions"),
+        FileOperator("CONV_2D", [0, 3, -1], [4], "Conv2DOptions", conv),
+        FileOperator("QUANTIZE", [4], [5], "QuantizeOptions"),
+        FileOperator("AVERAGE_POOL_2D", [5], [6], "Pool2DOptions", pool),
+        FileOperator("FULLY_CONNECTED", [6, 7, 8], [9], "FullyConnectedOptions"),
+        FileOperator("DEQUANTIZE", [9], [10], "DequantizeOptions"),
+    ]
+    graph = FileGraph(tensors, operators, [0], [10])
+    return tflite_file([graph], ({0: "image"}, {10: "scores"}))
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_quantised_network_of_any_batch(device: Any, tmp_path: Path) -> None:
+    path = tmp_path / "network.tflite"
+    path.write_bytes(small_network())
+    images = floats(3, 6, 6, 4)
+    model = export_source(path)
+    assert [port.name for port in model.graph.input] == ["image"]
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    (expected,) = run(model, {"image": images})
+    webmlc.build(path, tmp_path / "package", target=device)
+    package = webmlc.load(tmp_path / "package", device=device)
+    try:
+        actual = package.run({"image": images})["scores"]
+    finally:
+        package.dispose()
+    np.testing.assert_allclose(actual, expected, atol=0.051)
+
+
+def test_all_operators_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
+    tensors = [FileTensor(name, (2,)) for name in "abcd"]
+    operators = [
+        FileOperator("RANDOM_UNIFORM", [0], [1], "RandomOptions"),
+        FileOperator("FlexErf", [1], [2], custom=b"\0"),
+        FileOperator("TANH", [2], [3]),
+    ]
+    content = tflite_file([FileGraph(tensors, operators, [0], [3])])
+    with pytest.raises(UnsupportedError) as error:
+        export(content, tmp_path)
+    message = str(error.value)
+    assert "2 nodes of this model cannot be compiled" in message
+    assert "RANDOM_UNIFORM (node 'b'): its results are random" in message
+    assert "FlexErf (node 'c'): it is an operator of TensorFlow" in message
+
+
+@pytest.mark.parametrize("part", [0.1, 0.4, 0.7, 0.95])
+def test_a_truncated_file_is_named(part: float, tmp_path: Path) -> None:
+    content = small_network()
+    with pytest.raises((ModelError, UnsupportedError), match=r"model\.tflite|cannot be compiled"):
+        export(content[: int(len(content) * part)], tmp_path)

@@ -1,0 +1,1 @@
+"""Read TensorFlow Lite (LiteRT) files without TensorFlow."""

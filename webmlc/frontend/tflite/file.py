@@ -1,0 +1,343 @@
+"""Open a TensorFlow Lite file: its subgraphs, signatures and metadata as plain records.
+
+In: a path. Out: a `TfliteFile`. Only this module imports the library `tflite`, which reads the
+tables of TensorFlow Lite's schema, and only when such a file is read.
+
+    >>> file = open_tflite(Path("pose.tflite"))                       # doctest: +SKIP
+    >>> [operator.name for operator in file.subgraphs[0].operators]   # doctest: +SKIP
+    ['CONV_2D', 'DEPTHWISE_CONV_2D', 'ADD', ...]
+
+Every defect of the file raises a `ModelError` of one clear message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from webmlc.core.dependencies import note_library
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import ModelError
+from webmlc.frontend.tflite.sparse import dense_values
+from webmlc.graph.ir import Array
+
+CUSTOM = "CUSTOM"
+"""The builtin operator whose name is the custom code."""
+NUMPY_TYPES: Mapping[str, Any] = {
+    "FLOAT32": np.float32,
+    "FLOAT16": np.float16,
+    "FLOAT64": np.float64,
+    "BFLOAT16": ml_dtypes.bfloat16,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "BOOL": np.bool_,
+    "INT4": ml_dtypes.int4,
+}
+"""The numpy types of elements by the name in the schema's `TensorType`. Texts, complex numbers,
+resources and variants are missing.
+"""
+DEFECTS = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
+"""The errors of the library `tflite` when the tables of a file lead out of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """The real value of an integer is `(integer - zero) * scale`. There is one scale, or one for
+    each position along `axis`.
+    """
+
+    scales: Array
+    zeros: Array
+    axis: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal parameters."""
+        return (*self.scales.tolist(), *self.zeros.tolist(), self.axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a subgraph. `element` is the name of its type in the schema. A size of -1 is a
+    size that only a run knows. `data` is the array of a constant.
+    """
+
+    name: str
+    element: str
+    shape: tuple[int, ...]
+    data: Array | None = None
+    quantisation: Quantisation | None = None
+    is_variable: bool = False
+    has_rank: bool = True
+
+    @property
+    def dtype(self) -> DType | None:
+        """The element type; None for texts, complex numbers, resources and variants."""
+        numpy_type = NUMPY_TYPES.get(self.element)
+        return None if numpy_type is None else DType.of(np.dtype(numpy_type))
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+
+class Options:
+    """The options of an operator: `options.StrideW` is a number, and `options.NewShape` an array if
+    the schema has a vector there. An option that the operator does not have raises
+    `AttributeError`.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(self._table, f"{name}AsNumpy"):
+            is_none = getattr(self._table, f"{name}IsNone")()
+            return () if is_none else getattr(self._table, f"{name}AsNumpy")().tolist()
+        return getattr(self._table, name)()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a subgraph. Inputs and outputs are indices of tensors, or -1 if left out."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Options
+    is_custom: bool = False
+    version: int = 1
+    custom_options: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A function of the file. `inputs` and `outputs` are indices of tensors."""
+
+    name: str
+    tensors: Sequence[Tensor]
+    operators: Sequence[Operator]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The names of the inputs and outputs of a subgraph, by indices of tensors."""
+
+    key: str
+    subgraph: int
+    inputs: Mapping[int, str]
+    outputs: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TfliteFile:
+    """The contents of a file."""
+
+    path: Path
+    subgraphs: Sequence[Subgraph]
+    signatures: Sequence[Signature]
+    metadata: Mapping[str, bytes]
+
+
+def open_tflite(path: Path) -> TfliteFile:
+    """Read a file. Raises `ModelError` if it is damaged or truncated."""
+    note_library("tflite")
+    content = path.read_bytes()
+    try:
+        return _Reader(path, content).file()
+    except ModelError:
+        raise
+    except DEFECTS as error:
+        raise ModelError(
+            f"{path}: the TensorFlow Lite model is damaged or truncated ({error})."
+        ) from None
+
+
+class _Reader:
+    """A reader of one file."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        import tflite
+
+        self.path, self.content, self.schema = path, content, tflite
+        self.model = tflite.Model.GetRootAs(content, 0)
+
+    def names(self, enumeration: str) -> dict[int, str]:
+        """The names of an enumeration of the schema by number."""
+        members = vars(getattr(self.schema, enumeration)).items()
+        return {value: name for name, value in members if isinstance(value, int)}
+
+    @cached_property
+    def codes(self) -> list[tuple[str, bool, int]]:
+        """The name of each operator code, whether it is a custom one, and its version. Older files
+        have only the deprecated field, which ends at 127.
+        """
+        names = self.names("BuiltinOperator")
+        codes = []
+        for code in _items(self.model, "OperatorCodes"):
+            number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+            name = names.get(number, f"operator {number}")
+            is_custom = name == CUSTOM
+            if is_custom:
+                name = _text(code.CustomCode())
+            codes.append((name, is_custom, code.Version()))
+        return codes
+
+    def file(self) -> TfliteFile:
+        subgraphs = [self.subgraph(g) for g in _items(self.model, "Subgraphs")]
+        if not subgraphs:
+            raise ModelError(f"{self.path}: the TensorFlow Lite model has no subgraph.")
+        metadata = {
+            _text(entry.Name()): self.buffer(entry.Buffer()).tobytes()
+            for entry in _items(self.model, "Metadata")
+        }
+        signatures = [self.signature(s) for s in _items(self.model, "SignatureDefs")]
+        return TfliteFile(self.path, subgraphs, signatures, metadata)
+
+    def signature(self, table: Any) -> Signature:
+        inputs, outputs = (
+            {port.TensorIndex(): _text(port.Name()) for port in _items(table, ports)}
+            for ports in ("Inputs", "Outputs")
+        )
+        return Signature(_text(table.SignatureKey()), table.SubgraphIndex(), inputs, outputs)
+
+    def subgraph(self, table: Any) -> Subgraph:
+        graph = Subgraph(
+            _text(table.Name()),
+            [self.tensor(t, i) for i, t in enumerate(_items(table, "Tensors"))],
+            [self.operator(o) for o in _items(table, "Operators")],
+            _integers(table, "Inputs"),
+            _integers(table, "Outputs"),
+        )
+        count = len(graph.tensors)
+        used = [i for o in graph.operators for i in (*o.inputs, *o.outputs)]
+        for index in (*graph.inputs, *graph.outputs, *used):
+            if not -1 <= index < count:
+                raise IndexError(f"tensor {index} of {count}")
+        return graph
+
+    def tensor(self, table: Any, index: int) -> Tensor:
+        element = self.names("TensorType").get(table.Type(), f"type {table.Type()}")
+        name = _text(table.Name()) or f"tensor_{index}"
+        shape = _integers(table, "Shape")
+        data = self.buffer(table.Buffer())
+        array = None
+        if element in NUMPY_TYPES and (data.size or (table.Buffer() and 0 in shape)):
+            array = self.array(table, NUMPY_TYPES[element], shape, data)
+        signature = _integers(table, "ShapeSignature")
+        return Tensor(
+            name,
+            element,
+            signature if len(signature) == len(shape) and array is None else shape,
+            array,
+            _quantisation(table.Quantization()),
+            table.IsVariable(),
+            bool(table.HasRank() or shape or array is not None),
+        )
+
+    def array(self, table: Any, numpy_type: Any, shape: tuple[int, ...], data: Array) -> Array:
+        """The constant of a tensor. A sparse tensor becomes dense."""
+        if numpy_type is ml_dtypes.int4:
+            halves = np.stack([data << 4, data], axis=-1).view(np.int8) >> 4
+            values = halves.reshape(-1)[: prod(shape)].astype(ml_dtypes.int4)
+        else:
+            values = data.view(numpy_type)
+        sparsity = table.Sparsity()
+        if sparsity is not None:
+            return dense_values(sparsity, self.schema, values, shape)
+        return values.reshape(shape)
+
+    def buffer(self, index: int) -> Array:
+        """The bytes of a buffer. Large buffers are behind the tables of the file."""
+        if not 0 <= index < self.model.BuffersLength():
+            raise IndexError(f"buffer {index} of {self.model.BuffersLength()}")
+        table = self.model.Buffers(index)
+        if table.DataLength():
+            data: Array = table.DataAsNumpy()
+            return data
+        start, size = (table.Offset(), table.Size()) if table.Offset() > 1 else (0, 0)
+        if start + size > len(self.content):
+            raise IndexError(f"buffer {index} ends after the file")
+        return np.frombuffer(self.content, np.uint8, size, start)
+
+    def operator(self, table: Any) -> Operator:
+        name, is_custom, version = self.codes[table.OpcodeIndex()]
+        custom = b""
+        if table.CustomOptionsLength():
+            custom = table.CustomOptionsAsNumpy().tobytes()
+        elif table.LargeCustomOptionsOffset() > 1:
+            start = table.LargeCustomOptionsOffset()
+            custom = self.content[start : start + table.LargeCustomOptionsSize()]
+        return Operator(
+            name,
+            _integers(table, "Inputs"),
+            _integers(table, "Outputs"),
+            self.options(table),
+            is_custom,
+            version,
+            custom,
+        )
+
+    def options(self, table: Any) -> Options:
+        """The options of an operator. Newer operators have a second union of options."""
+        for suffix in ("", "2"):
+            kind = getattr(table, f"BuiltinOptions{suffix}Type")()
+            inner = getattr(table, f"BuiltinOptions{suffix}")()
+            if kind and inner is not None:
+                name = self.names(f"BuiltinOptions{suffix}")[kind]
+                options = getattr(self.schema, name)()
+                options.Init(inner.Bytes, inner.Pos)
+                return Options(options)
+        return Options(None)
+
+
+def _quantisation(table: Any) -> Quantisation | None:
+    """The parameters of a quantised tensor; None if it has no scale."""
+    if table is None or not table.ScaleLength():
+        return None
+    scales = np.array(table.ScaleAsNumpy(), np.float32)
+    zeros = np.array(table.ZeroPointAsNumpy(), np.int64) if table.ZeroPointLength() else 0
+    return Quantisation(scales, np.broadcast_to(zeros, scales.shape), table.QuantizedDimension())
+
+
+def _items(table: Any, field: str) -> list[Any]:
+    """The tables in a vector of tables."""
+    read: Callable[[int], Any] = getattr(table, field)
+    return [read(index) for index in range(getattr(table, f"{field}Length")())]
+
+
+def _integers(table: Any, field: str) -> tuple[int, ...]:
+    """The numbers in a vector."""
+    if not getattr(table, f"{field}Length")():
+        return ()
+    return tuple(getattr(table, f"{field}AsNumpy")().tolist())
+
+
+def _text(text: bytes | None) -> str:
+    return "" if text is None else text.decode("utf-8", "replace")

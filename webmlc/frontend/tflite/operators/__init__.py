@@ -1,0 +1,1 @@
+"""The table of TensorFlow Lite operators, by what they compute."""

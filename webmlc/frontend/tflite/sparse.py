@@ -1,0 +1,76 @@
+"""Make the sparse constants of TensorFlow Lite dense.
+
+A sparse tensor is stored level by level (`SparsityParameters` in TensorFlow Lite's schema). A level
+is a dimension, in the order of `TraversalOrder`, or a part of a block. A dense level has all of its
+places. A sparse level has only the places in `ArrayIndices`: for place p of the level above, the
+entries from `ArraySegments[p]` to `ArraySegments[p + 1]`:
+
+    [[0, 5, 0], [7, 0, 9]]   ->   dense level of 2; sparse level: segments 0 1 3, indices 1 0 2;
+                                  values 5 7 9
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from webmlc.graph.ir import Array
+
+DENSE = 0
+"""The format of a dense level (`DimensionType.DENSE`)."""
+
+
+def dense_values(sparsity: Any, schema: Any, values: Array, shape: tuple[int, ...]) -> Array:
+    """The elements of a sparse tensor of this shape, whose stored elements are `values`. `sparsity`
+    is a table of the library `schema`, which knows the types of indices.
+    """
+    levels = [sparsity.DimMetadata(i) for i in range(sparsity.DimMetadataLength())]
+    places = np.zeros(1, np.int64)
+    coordinates: list[Array] = []
+    for level in levels:
+        if level.Format() == DENSE:
+            counts = np.full(len(places), level.DenseSize())
+            starts, indices = places * level.DenseSize(), None
+        else:
+            segments, indices = (
+                _numbers(schema, getattr(level, f"{field}Type")(), getattr(level, field)())
+                for field in ("ArraySegments", "ArrayIndices")
+            )
+            starts, counts = segments[places], segments[places + 1] - segments[places]
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        within = np.arange(counts.sum()) - first
+        coordinates = [np.repeat(c, counts) for c in coordinates]
+        places = np.repeat(starts, counts) + within
+        coordinates.append(within if indices is None else indices[places])
+    dense: Array = np.zeros(shape, values.dtype)
+    sizes = [level.DenseSize() for level in levels]
+    dense[_positions(sparsity, sizes, coordinates, len(shape))] = values[places]
+    return dense
+
+
+def _numbers(schema: Any, kind: int, table: Any) -> Array:
+    """The numbers of a vector of indices, whose type is one of three tables."""
+    names = {
+        number: name
+        for name, number in vars(schema.SparseIndexVector).items()
+        if isinstance(number, int)
+    }
+    vector = getattr(schema, names[kind])()
+    vector.Init(table.Bytes, table.Pos)
+    return np.array(vector.ValuesAsNumpy() if vector.ValuesLength() else [], np.int64)
+
+
+def _positions(
+    sparsity: Any, sizes: list[int], coordinates: list[Array], rank: int
+) -> tuple[Array, ...]:
+    """The indices of elements, from their coordinates in each level. The coordinate in a block's
+    level is the position within a block of its dimension.
+    """
+    order = [int(d) for d in sparsity.TraversalOrderAsNumpy()]
+    indices = [coordinates[order.index(d)] for d in range(rank)]
+    blocks = [] if sparsity.BlockMapIsNone() else [int(d) for d in sparsity.BlockMapAsNumpy()]
+    for number, dimension in enumerate(blocks):
+        level = order.index(rank + number)
+        indices[dimension] = indices[dimension] * sizes[level] + coordinates[level]
+    return tuple(indices)

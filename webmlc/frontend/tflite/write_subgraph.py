@@ -1,0 +1,155 @@
+"""Write a subgraph of TensorFlow Lite with ONNX's operators.
+
+In: a `Subgraph`. Out: its nodes, and the values of its outputs. Operators without a row, and
+operators that a row refuses, are collected: one error lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import Unsupported
+from webmlc.frontend.tflite.file import DEFECTS, Operator, Subgraph, Tensor
+from webmlc.frontend.tflite.onnx_nodes import OnnxNodes
+from webmlc.frontend.tflite.operation import NotReadableError, Operation, Results, Row
+from webmlc.frontend.tflite.operators.elementwise import clip
+from webmlc.frontend.tflite.table import REFUSED, ROWS
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Array, Node
+
+STORED_TYPES = (DType.int8, DType.uint8, DType.int16, DType.uint16)
+"""The types of quantised feature maps. A quantised int32 is a bias, and constant."""
+
+
+@dataclass(slots=True)
+class SubgraphWriter:
+    """A writer of one subgraph. `ports` names its inputs and outputs by index of tensor. Refused
+    operators are in `unsupported`.
+    """
+
+    graph: Subgraph
+    ports: Mapping[int, str]
+    nodes: OnnxNodes = field(default_factory=OnnxNodes)
+    values: dict[int, Value | Array] = field(default_factory=dict)
+    unsupported: list[Unsupported] = field(default_factory=list)
+
+    def write(self) -> None:
+        """Write all operators, in the order of the file."""
+        names = unique_names(t.name.partition(";")[0] for t in self.graph.tensors)
+        names |= self.ports
+        for index, tensor in enumerate(self.graph.tensors):
+            if tensor.data is not None:
+                self.values[index] = tensor.data
+        for index in self.graph.inputs:
+            dtype = self.graph.tensors[index].dtype
+            if dtype is not None:
+                self.nodes.dtypes[names[index]] = dtype
+                self.nodes.taken_names.add(names[index])
+                self.values[index] = self.builder(names[index]).value(names[index])
+        for operator in self.graph.operators:
+            outputs = [index for index in operator.outputs if index >= 0]
+            name = names[outputs[0]] if outputs else operator.name
+            try:
+                results = self.results(operator, self.builder(name))
+            except NotReadableError as error:
+                self.unsupported.append(Unsupported(name, operator.name, str(error)))
+                # Later operators are checked, too, as if this operator were readable.
+                results = [self.builder(names[i]).value(names[i]) for i in outputs]
+                for index in outputs:
+                    self.nodes.dtypes[names[index]] = self.tensor(index).dtype or DType.float32
+            self.values |= dict(zip(outputs, results, strict=False))
+
+    def tensor(self, index: int) -> Tensor:
+        return self.graph.tensors[index]
+
+    def builder(self, name: str) -> Builder:
+        """The builder of the nodes that stand for the operator with this name."""
+        return Builder(Node("", (), (name,), origin=(name,)), self.nodes)
+
+    def results(self, operator: Operator, build: Builder) -> list[Value | Array]:
+        """Write an operator and return its results, in the form in which tensors store them."""
+        row = ROWS.get(operator.name)
+        if row is None:
+            default = FLEX if operator.name.startswith("Flex") else UNKNOWN
+            raise NotReadableError(REFUSED.get(operator.name, default))
+        for index in operator.inputs:
+            if index >= 0 and index not in self.values:
+                element = self.tensor(index).element
+                raise NotReadableError(f"input {self.tensor(index).name!r} is of type {element}")
+        is_stored = self.is_stored(row, operator)
+        operation = Operation(operator, self.graph, self.values, build, is_stored)
+        try:
+            results = row.write(operation)
+            if row.has_activation:
+                results = _activated(operation, results)
+        except NotReadableError:
+            raise
+        except DEFECTS as error:
+            raise NotReadableError(f"its inputs or options are malformed ({error})") from error
+        if isinstance(results, Value | np.ndarray):
+            results = [results]
+        outputs = [index for index in operator.outputs if index >= 0]
+        if len(results) < len(outputs):
+            raise NotReadableError(f"it has {len(outputs)} outputs, not {len(results)}")
+        pairs = zip(outputs, results, strict=False)
+        return [self.stored(operation, self.tensor(index), result) for index, result in pairs]
+
+    def is_stored(self, row: Row, operator: Operator) -> bool:
+        """True if the operator works on the integers of quantised tensors."""
+        used = [self.tensor(i) for i in (*operator.inputs, *operator.outputs) if i >= 0]
+        keys = {t.quantisation.key for t in used if t.quantisation is not None}
+        return row.moves and len(keys) == 1
+
+    def stored(self, operation: Operation, tensor: Tensor, result: Value | Array) -> Value | Array:
+        """A result in the form in which its tensor stores it: quantised, and of its type."""
+        if isinstance(result, np.ndarray):
+            return result
+        is_real = self.nodes.dtypes[result].is_float and tensor.dtype in STORED_TYPES
+        if is_real and tensor.quantisation is not None:
+            axis, parameters = tensor.quantisation.axis, operation.parameters(tensor)
+            return operation.build("QuantizeLinear", result, *parameters, axis=axis)
+        if tensor.dtype is not None and self.nodes.dtypes[result] != tensor.dtype:
+            return result.cast(tensor.dtype)
+        return result
+
+
+UNKNOWN = "webmlc has no row for this operator"
+FLEX = "it is an operator of TensorFlow; convert with TensorFlow Lite's builtin operators only"
+
+
+ACTIVATIONS: Mapping[int, Callable[[Value], Value]] = {
+    0: lambda x: x,
+    1: lambda x: x.op("Relu"),
+    2: lambda x: clip(x, -1, 1),
+    3: lambda x: clip(x, 0, 6),
+    4: lambda x: x.op("Tanh"),
+}
+"""The fused activations by their numbers in the schema (`ActivationFunctionType`)."""
+
+
+def _activated(operation: Operation, results: Results) -> Results:
+    """Apply the fused activation to a result, if the operator has one."""
+    try:
+        number = operation.options.FusedActivationFunction
+    except AttributeError:
+        return results
+    if number not in ACTIVATIONS:
+        operation.refuse(f"the fused activation {number} is not supported")
+    assert isinstance(results, Value)
+    return ACTIVATIONS[number](results)
+
+
+def unique_names(names: Iterable[str]) -> dict[int, str]:
+    """The names by their position. Equal names get a number."""
+    used: set[str] = set()
+    unique: dict[int, str] = {}
+    for position, name in enumerate(names):
+        numbered = (name if n == 1 else f"{name}_{n}" for n in count(1))
+        unique[position] = next(n for n in numbered if n not in used)
+        used.add(unique[position])
+    return unique
