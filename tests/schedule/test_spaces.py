@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -331,6 +332,17 @@ def test_neighbours_are_members_that_differ_in_little() -> None:
     mended = space.mended(Tiles(Vector(32), 12), generator)
     assert mended in members
     assert space.mended(start, generator) == start
+
+
+def test_a_neighbour_differs_in_one_leaf_that_has_another_value() -> None:
+    space = Space.of(Tile, rows=(1, 2, 4, 8, 16, 32), columns=(8,))
+    near = [space.near(Tile(8, 8), Random(seed)) for seed in range(400)]
+    assert {tile.columns for tile in near} == {8}
+    counts = Counter(tile.rows for tile in near)
+    assert counts.keys() == {1, 2, 4, 16, 32}
+    assert 310 < counts[4] + counts[16] < 370, "three quarters, and two fifths of the others"
+    with pytest.raises(ValueError, match="weights"):
+        Space.of(Tile, rows=(1,), columns=(8,)).near(Tile(1, 8), Random(0))
 
 
 def test_a_sum_has_no_empty_spaces() -> None:

@@ -53,6 +53,10 @@ P = TypeVar("P")
 DRAWS = 1000
 """Draws of a constrained part before a search for a member gives up. A constraint that one draw in
 a hundred meets is missed once in 20,000 searches."""
+NEXT_SHARE = 0.75
+"""The share of changed leaves that get the value before or after. Searches by `evolve` came near to
+a schedule by hand in 73 % (share 0), 81 % (0.5) and 84 % (1) of 300 cases (see
+`tune.search.population`). Larger steps leave local optima."""
 
 
 class Space(ABC, Generic[P]):
@@ -93,6 +97,10 @@ class Space(ABC, Generic[P]):
         """A member that differs in one leaf, and in parts of constraints that this one violates.
         Raises `ValueError` if none is found.
         """
+
+    @abstractmethod
+    def freedom(self, member: P) -> int:
+        """The leaves of a member that can have another value."""
 
     @abstractmethod
     def mended(self, member: P, generator: Random) -> P:
@@ -149,7 +157,18 @@ class Choice(Space[Any]):
         return self.values[int(generator.random() * len(self.values))]  # faster than `choice`
 
     def near(self, member: Value, generator: Random) -> Value:
-        return self.random(generator)
+        """Another value: in half of the cases the value before or after, for values have an
+        order."""
+        place = next(i for i, v in enumerate(self.values) if _is_same(v, member))
+        others = [i for i in range(len(self.values)) if i != place]
+        if not others:
+            raise ValueError("a choice of one value has no other value")
+        if generator.random() < NEXT_SHARE:
+            others = [i for i in others if abs(i - place) == 1]
+        return self.values[generator.choice(others)]
+
+    def freedom(self, member: Value) -> int:
+        return int(len(self.values) > 1)
 
     def mended(self, member: Value, generator: Random) -> Value:
         return member
@@ -163,7 +182,12 @@ class Choice(Space[Any]):
         return leaves[path]
 
     def __contains__(self, member: object) -> bool:
-        return any(member == v and type(member) is type(v) for v in self.values)  # 1 is not True
+        return any(_is_same(v, member) for v in self.values)
+
+
+def _is_same(value: Value, other: object) -> bool:
+    """True if two values of leaves are the same: 1 is not True."""
+    return value == other and type(value) is type(other)
 
 
 def _holds(_member: object) -> bool:
@@ -236,10 +260,13 @@ class Product(Space[P]):
 
     def near(self, member: P, generator: Random) -> P:
         values = parts_of(member)
-        sizes = [len(leaves_of(value)) for value in values.values()]
-        (name,) = generator.choices(list(values), sizes)
+        weights = [self.parts[name].freedom(value) for name, value in values.items()]
+        (name,) = generator.choices(list(values), weights)  # raises ValueError if all are 0
         values[name] = self.parts[name].near(values[name], generator)
         return self._meeting_all(values, generator)
+
+    def freedom(self, member: P) -> int:
+        return sum(self.parts[name].freedom(part) for name, part in parts_of(member).items())
 
     def mended(self, member: P, generator: Random) -> P:
         parts = parts_of(member).items()
@@ -299,9 +326,13 @@ class Sum(Space[Any]):
         return generator.choice(list(self.spaces.values())).random(generator)
 
     def near(self, member: Any, generator: Random) -> Any:
-        if generator.random() * len(leaves_of(member)) < 1:
-            return self.random(generator)
+        others = [space for tag, space in self.spaces.items() if tag != tag_of(member)]
+        if others and generator.random() * self.freedom(member) < 1:
+            return generator.choice(others).random(generator)
         return self.spaces[tag_of(member)].near(member, generator)
+
+    def freedom(self, member: Any) -> int:
+        return int(len(self.spaces) > 1) + self.spaces[tag_of(member)].freedom(member)
 
     def mended(self, member: Any, generator: Random) -> Any:
         return self.spaces[tag_of(member)].mended(member, generator)
