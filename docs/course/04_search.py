@@ -93,8 +93,8 @@ print(np.prod([len(values) for values in space.values()]), "members")
 # ## Three strategies
 #
 # - **random** draws members at random. It knows nothing, and is never fooled.
-# - **genetic** keeps the fastest members as parents. A new member takes each parameter from one of two parents, and sometimes a parameter
-#   changes at random.
+# - **genetic** keeps the fastest members as parents. A new member differs from a parent in one or two parameters, mostly by the next smaller
+#   or larger value. Some new members take each parameter from one of two parents.
 # - **cost model** learns from all measurements. It guesses the time of members that nobody has measured, and tries the most promising.
 #
 # `webmlc.tune` takes the schedule function and the space. Every member is compiled, checked to run, and measured beside the default in

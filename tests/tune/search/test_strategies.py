@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from msgspec import Struct, defstruct
 from numpy.typing import NDArray
 
-from tests.tune.made_up_space import CONTROL_MS, MadeUp, made_up_task
+from tests.tune.made_up_space import CONTROL_MS, PLATFORM, MadeUp, made_up_task
 from webmlc.schedule.rules.space import Product, Space, changes
 from webmlc.tune.measure.rounds import measure
 from webmlc.tune.measure.trial import Protocol, Trial
 from webmlc.tune.measure.workers import work
+from webmlc.tune.search import population
 from webmlc.tune.search.cost_model import OnlineCostModel
+from webmlc.tune.search.model_search import ModelSearch
 from webmlc.tune.search.search import Search
-from webmlc.tune.search.strategies import STRATEGIES, ModelSearch
+from webmlc.tune.search.strategies import STRATEGIES
 from webmlc.tune.search.task_search import BATCH, WORTHWHILE, Options, TaskSearch
 
 QUICK = settings(
@@ -203,7 +205,10 @@ def test_no_round_begins_after_the_limit_but_the_fewest(
     assert [len(row) for row in measurement.milliseconds] == [expected] * 2
 
 
-def test_measurements_of_one_kernel_rank_the_candidates_of_another() -> None:
+def test_measurements_of_one_kernel_rank_the_candidates_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population, "STRANGERS", 0.0)
     model = OnlineCostModel()
     for number in range(40):
         model.learn(np.array([number], np.float32), 2.0**number)
@@ -218,18 +223,67 @@ def test_measurements_of_one_kernel_rank_the_candidates_of_another() -> None:
     strategy.tell(space.at({"p0": 39}), 1.0)
     asked = [member.p0 for member in strategy.ask(BATCH)]
     assert len(asked) == BATCH
-    assert len(built) == 12
-    assert sorted(built)[:4] == sorted(asked[:4])
+    assert len(built) == 2 * BATCH
+    assert sorted(built)[:4] == sorted(asked)[:4]
 
 
-def test_the_first_candidates_are_near_the_default() -> None:
+@pytest.mark.parametrize("strategy", ["evolve", "model"])
+@pytest.mark.parametrize("strangers", [0.0, 1.0])
+def test_the_first_candidates_are_near_the_default_or_random(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, strangers: float
+) -> None:
+    monkeypatch.setattr(population, "STRANGERS", strangers)
     space = numbers(*[8] * 10)
     default = next(space.members())
-    strategy = ModelSearch(space, 0, lambda members: [None] * len(members), OnlineCostModel())
-    strategy.tell(default, 1.0)
-    distances = [len(changes(default, member)) for member in strategy.ask(BATCH)]
-    assert sum(distance <= 3 for distance in distances) == 6
-    assert sum(distance > 3 for distance in distances) == 2, "some are random"
+    options = Options(strategy, 3600)
+    search = Search([made_up_task(space, default)], options, builder=MadeUp(lambda m: 1.0, repr))
+    (searched,) = search.join(PLATFORM)
+    distances = [len(changes(default, c.member)) for c in searched.propose()]
+    assert len(distances) == BATCH
+    assert all((distance > 2) == bool(strangers) for distance in distances)
+
+
+@pytest.mark.parametrize("strategy", ["evolve", "model"])
+def test_searches_of_few_measurements_learn_often(strategy: str) -> None:
+    space = numbers(*[8] * 5)
+    default = next(space.members())
+    made_up = MadeUp(lambda member: 1.0 + sum(changes(default, member).values()), repr)  # type: ignore[arg-type]
+    for measurements, batches in ((8, [8]), (64, [8, *[4] * 14]), (200, [8, *[8] * 24])):
+        options = Options(strategy, 3600, measurements=measurements)
+        search = Search([made_up_task(space, default)], options, builder=made_up)
+        (searched,) = search.join(PLATFORM)
+        sizes = []
+        while searched.is_open:
+            candidates = searched.propose()
+            sizes.append(len(candidates))
+            for built in candidates:
+                searched.learn(built, 2.0)
+        assert sizes == batches
+
+
+@pytest.mark.parametrize("strategy", ["evolve", "model"])
+def test_strategies_that_learn_come_nearer_to_the_best_than_random_search(strategy: str) -> None:
+    """The time depends on three of five leaves, and the third matters near the best values of the
+    first two alone.
+    """
+    space = numbers(8, 8, 8, 3, 2)
+
+    def ratio(member: Any) -> float:
+        distance = abs(member.p0 - 5.1) + abs(member.p1 - 2.2)
+        return 1.0 + 0.3 * distance + 0.1 * (abs(member.p2 - 6.3) if distance < 4 else 7)
+
+    reached: dict[str, list[float]] = {}
+    for name in (strategy, "random"):
+        reached[name] = []
+        for seed in range(4):
+            options = Options(name, 3600, measurements=48, seed=seed, is_guided=False)
+            worst = space.at({"p0": 0, "p1": 7, "p2": 0, "p3": 0, "p4": 0})
+            made_up = MadeUp(ratio, repr)
+            search = Search([made_up_task(space, worst)], options, builder=made_up)
+            work(search, made_up)
+            (searched,) = search.all_searches()
+            reached[name].append(searched.best * ratio(worst))
+    assert np.mean(reached[strategy]) < 1.25 < np.mean(reached["random"]) - 0.1
 
 
 @pytest.mark.parametrize("is_guided", [True, False])

@@ -26,7 +26,8 @@ from webmlc.tune.measure.candidates import Candidate, Refusal
 from webmlc.tune.measure.make_trials import CandidateBuilder
 from webmlc.tune.measure.platforms import Platform
 from webmlc.tune.search.cost_model import OnlineCostModel
-from webmlc.tune.search.strategies import STRATEGIES, ModelSearch, Strategy, is_small
+from webmlc.tune.search.model_search import ModelSearch
+from webmlc.tune.search.strategies import STRATEGIES, Strategy, is_small
 from webmlc.tune.search.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Task
 
