@@ -243,13 +243,12 @@ def test_the_first_candidates_are_near_the_default_or_random(
     assert all((distance > 2) == bool(strangers) for distance in distances)
 
 
-@pytest.mark.parametrize("strategy", ["evolve", "model"])
-def test_searches_of_few_measurements_learn_often(strategy: str) -> None:
+def test_searches_of_few_measurements_learn_often() -> None:
     space = numbers(*[8] * 5)
     default = next(space.members())
     made_up = MadeUp(lambda member: 1.0 + sum(changes(default, member).values()), repr)  # type: ignore[arg-type]
     for measurements, batches in ((8, [8]), (64, [8, *[4] * 14]), (200, [8, *[8] * 24])):
-        options = Options(strategy, 3600, measurements=measurements)
+        options = Options("evolve", 3600, measurements=measurements)
         search = Search([made_up_task(space, default)], options, builder=made_up)
         (searched,) = search.join(PLATFORM)
         sizes = []
