@@ -21,7 +21,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 
 class DType(StrEnum):
@@ -76,9 +76,7 @@ class DType(StrEnum):
     @property
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest finite number; both are `int` for integer types."""
-        info: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
-        number = int if self.is_integer else float
-        return number(info(self.numpy).min), number(info(self.numpy).max)
+        return _limits(self)
 
     @property
     def has_infinity(self) -> builtins.bool:
@@ -105,6 +103,21 @@ class DType(StrEnum):
         """The `DType` of a numpy dtype. Raises `ValueError` if there is none."""
         return cls(np.dtype(dtype).name)
 
+    def random(
+        self, generator: np.random.Generator, shape: tuple[int, ...], below: int | None = None
+    ) -> NDArray[Any]:
+        """Random numbers of the type. Floats are normally distributed. Integers and booleans are
+        uniform from 0 to `below`, without it, or over all values of the type.
+        """
+        if self.is_float:
+            return generator.standard_normal(shape).astype(self.numpy)
+        end = 2 if self is DType.bool else below
+        if end is not None:
+            return generator.integers(0, end, shape).astype(self.numpy)
+        low, high = map(int, self.limits)
+        wide: Any = np.uint64 if low == 0 else np.int64
+        return generator.integers(low, high, shape, wide, endpoint=True).astype(self.numpy)
+
 
 @cache
 def _numpy(dtype: DType) -> np.dtype[Any]:
@@ -116,6 +129,13 @@ def _bits(dtype: DType) -> int:
     digits = re.search(r"\d+", dtype)
     assert digits is not None
     return int(digits[0])
+
+
+@cache
+def _limits(dtype: DType) -> tuple[float, float]:
+    info: Any = ml_dtypes.iinfo if dtype.is_integer else ml_dtypes.finfo
+    number = int if dtype.is_integer else float
+    return number(info(dtype.numpy).min), number(info(dtype.numpy).max)
 
 
 LANE_TYPES = frozenset(d for d in DType if d.bits < 64)

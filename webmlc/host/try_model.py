@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.build_options import BuildOptions
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.replace_file import replace_file
 from webmlc.host.load import Model, load
@@ -115,12 +114,10 @@ def _random_array(
         texts = [" ".join(generator.choice(words, count)) for count in
                  generator.integers(1, MOST_WORDS, prod(shape), endpoint=True)]  # fmt: skip
         return np.array(texts, object).reshape(shape)
-    if port.dtype.is_float:
-        return generator.standard_normal(shape).astype(port.dtype.numpy)
-    if "length" in port.name:
+    if "length" in port.name and not port.dtype.is_float:
         return np.full(shape, max(sizes.values(), default=1), port.dtype.numpy)
-    binary = port.dtype is DType.bool or "mask" in port.name or "type" in port.name
-    return generator.integers(0, 2 if binary else 10, shape).astype(port.dtype.numpy)
+    is_binary = "mask" in port.name or "type" in port.name
+    return port.dtype.random(generator, shape, below=2 if is_binary else 10)
 
 
 def read_inputs(

@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import UserError
 from webmlc.core.expr import as_int
 from webmlc.core.instruction import Text
 from webmlc.core.machine import MACHINES, Device
 from webmlc.loops.interp import run
-from webmlc.loops.ir import Buffer, LoopFunction
+from webmlc.loops.ir import LoopFunction
 from webmlc.programs.script import Program, read_update
 from webmlc.schedule.describe_instruction import nest_of, update_of
 from webmlc.schedule.intrinsics import INTRINSICS, Intrinsic, add_intrinsic, intrinsic_of_texts
@@ -140,22 +139,13 @@ def _compare(row: Intrinsic) -> None:
         name = description.name
         raise UserError(f"the implementation of {row.name!r} has other parameters than {name}")
     generator = np.random.default_rng(_SEED)
-    expected = {buffer.name: _random(buffer, generator) for buffer in description.params}
+    expected = {
+        buffer.name: buffer.dtype.random(generator, tuple(as_int(n) or 0 for n in buffer.shape))
+        for buffer in description.params
+    }
     actual = {name: array.copy() for name, array in expected.items()}
     run(description, expected)
     run(implementation, actual)
     for name, array in expected.items():
         if not np.allclose(array, actual[name], rtol=_TOLERANCE, atol=_TOLERANCE):
             raise UserError(f"the implementation of {row.name!r} computes another {name}")
-
-
-def _random(buffer: Buffer, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random numbers for a buffer."""
-    shape = tuple(as_int(size) or 0 for size in buffer.shape)
-    if buffer.dtype.is_float:
-        return generator.standard_normal(shape).astype(buffer.dtype.numpy)
-    if buffer.dtype is DType.bool:
-        return generator.random(shape) < 0.5
-    limits = np.iinfo(buffer.dtype.numpy)
-    numbers = generator.integers(limits.min, limits.max, shape, endpoint=True, dtype=limits.dtype)
-    return np.array(numbers)

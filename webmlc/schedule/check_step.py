@@ -7,19 +7,17 @@ are only verified, because the interpreter is slow.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
 from webmlc.core.rewrite import evaluate
 from webmlc.loops.interp import run as interpret
-from webmlc.loops.ir import Buffer, For, LoopFunction, child_statements
+from webmlc.loops.ir import For, LoopFunction, child_statements
 from webmlc.schedule.trace import Step
 
 _SYMBOL = 5
@@ -73,22 +71,14 @@ def random_run(
     """The outputs of `function` on random inputs, equal for equal parameters and seeds."""
     values = {s.name: _SYMBOL for s in function.symbols} if symbols is None else dict(symbols)
     generator = np.random.default_rng(seed)
-    arrays = {b.name: _random(b, values, generator) for b in function.params}
+    arrays = {
+        b.name: b.dtype.random(
+            generator, tuple(int(evaluate(size, values)) for size in b.shape), below=4
+        )
+        for b in function.params
+    }
     outputs = function.output_params()
     for buffer in outputs:
         arrays[buffer.name] = np.zeros_like(arrays[buffer.name])
     interpret(function, arrays, values)
     return {buffer.name: arrays[buffer.name] for buffer in outputs}
-
-
-def _random(
-    buffer: Buffer, symbols: Mapping[str, int], generator: np.random.Generator
-) -> np.ndarray[Any, Any]:
-    shape = tuple(int(evaluate(size, symbols)) for size in buffer.shape)
-    count = math.prod(shape)
-    limit = 2 if buffer.dtype is DType.bool else 4
-    floats = buffer.dtype.is_float
-    values: np.ndarray[Any, Any] = (
-        generator.standard_normal(count) if floats else generator.integers(0, limit, count)
-    )
-    return values.astype(buffer.dtype.numpy).reshape(shape)
