@@ -71,6 +71,7 @@ from webmlc.target.target import AnyTarget, ModulePass
 from webmlc.target.targets import targets_of
 
 
+@collect_rarely()
 def build_package(
     model: Source,
     out: str | Path,

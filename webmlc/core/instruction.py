@@ -23,7 +23,7 @@ from string import Formatter
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Broadcast, Const, Expr, Var, call, set_lanes, widest
 from webmlc.core.interning import interned
-from webmlc.core.rewrite import bottom_up, rewrite
+from webmlc.core.rewrite import rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,6 @@ class InstructionCall(Expr):
             return None
 
         return rewrite(self.instruction.meaning, rule)
-
-
-@bottom_up()
-def has_instructions(root: Expr) -> bool:
-    """True if an expression calls an instruction."""
-    return isinstance(root, InstructionCall) or any(map(has_instructions, root.children))
 
 
 INSTRUCTIONS: dict[str, Instruction] = {}

@@ -125,36 +125,68 @@ def variables(root: Expr) -> frozenset[Var]:
     return result
 
 
+@bottom_up()
+def contents(root: Expr) -> frozenset[object]:
+    """The classes and element types of the nodes of `root`, and the names of its operators.
+
+    A pass that rewrites a few of them leaves an expression without them as it is.
+    """
+    inner = [contents(child) for child in root.children]
+    kinds = (
+        {type(root), root.dtype, root.op} if isinstance(root, Call) else {type(root), root.dtype}
+    )
+    for of_child in inner:  # most parents share the set of one child
+        if kinds <= of_child and all(map(of_child.issuperset, inner)):
+            return of_child
+    return frozenset(kinds).union(*inner)
+
+
+def containing(*kinds: object) -> Callable[[Expr], bool]:
+    """Return the test of an expression for classes, element types or operators of its nodes."""
+    return lambda root: not contents(root).isdisjoint(kinds)
+
+
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rewrite an expression bottom-up.
 
     `rule` receives each node with its rewritten children, and returns a replacement or `None`.
     """
-    return _rewrite(root, rule, {})
+    return _rewrite(root, rule, None, {})
 
 
-def rewriter(rule: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
+def rewriter(
+    rule: Callable[[Expr], Expr | None], concerns: Callable[[Expr], object] | None = None
+) -> Callable[[Expr], Expr]:
     """Return a function that rewrites the expressions of one function or statement.
 
     A node that several expressions share is rewritten once, and its result is shared, too. The rule
-    must not depend on the place of the node.
+    must not depend on the place of the node. An expression stays as it is if `concerns` of it is
+    false: the rule changes none of its nodes.
     """
     results: dict[Expr, Expr] = {}
 
     def rewritten(root: Expr) -> Expr:
         result = results.get(root)
-        return _rewrite(root, rule, results) if result is None else result
+        return _rewrite(root, rule, concerns, results) if result is None else result
 
     return rewritten
 
 
-def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[Expr, Expr]) -> Expr:
+def _rewrite(
+    root: Expr,
+    rule: Callable[[Expr], Expr | None],
+    concerns: Callable[[Expr], object] | None,
+    results: dict[Expr, Expr],
+) -> Expr:
     """Rewrite `root`. `results` holds the nodes that are rewritten already."""
     stack = [root]
     while stack:
         node = stack[-1]
         if node in results:
             stack.pop()
+            continue
+        if concerns is not None and not concerns(node):
+            results[stack.pop()] = node
             continue
         children = node.children
         rebuilt = node

@@ -301,9 +301,11 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
     while stack:
         stmt = stack.pop()
         yield stmt
+        if isinstance(stmt, Store):  # first, since most statements are stores
+            continue
         if isinstance(stmt, For):
             stack.append(stmt.body)
-        elif not isinstance(stmt, Store):
+        else:
             stack.extend(reversed(child_statements(stmt)))
 
 
@@ -311,6 +313,8 @@ def bound_variables(root: Stmt) -> Iterator[Var]:
     """Yield the variables of the loops, lets and block axes in `root`."""
     for stmt in walk_statements(root):
         match stmt:
+            case Store():  # first, since most statements are stores
+                pass
             case For(var=var) | Let(var=var):
                 yield var
             case Block(axes=axes):
@@ -453,7 +457,7 @@ def map_accesses(root: Stmt, rule: Callable[[Buffer, tuple[Expr, ...]], Load | N
             return None
         return Store(place.buffer, place.indices, stmt.value, stmt.stage)
 
-    return map_statements(map_expressions(root, rewriter(load)), store)
+    return map_statements(map_expressions(root, rewriter(load, loads_in)), store)
 
 
 def grid(loops: Iterable[tuple[Var, Expr]], body: Stmt) -> Stmt:

@@ -27,6 +27,7 @@ from webmlc.loops.ir import (
     blocks,
     grid,
     loads,
+    loads_in,
     map_expressions,
     map_statements,
     replace_buffers,
@@ -90,7 +91,7 @@ def _narrowed(body: Stmt, narrow: dict[Buffer, Buffer]) -> Stmt:
                 return Store(narrow[buffer], indices, Cast(value, DType.float16), stmt.stage)
         return None
 
-    return map_statements(map_expressions(body, rewriter(load)), store)
+    return map_statements(map_expressions(body, rewriter(load, loads_in)), store)
 
 
 def _copy(function: LoopFunction, source: Buffer, target: Buffer) -> Stmt:

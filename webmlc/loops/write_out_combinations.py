@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from webmlc.core.combination import Combination, write_out
 from webmlc.core.expr import Expr
-from webmlc.core.rewrite import bottom_up, walk
+from webmlc.core.rewrite import contents, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction, Stmt, expressions, map_expressions, walk_statements
 
@@ -38,12 +38,7 @@ def combinations(root: Stmt) -> list[Combination]:
     return [
         node
         for expr in roots
-        if _has_combinations(expr)
+        if Combination in contents(expr)
         for node in walk(expr)
         if isinstance(node, Combination)
     ]
-
-
-@bottom_up()
-def _has_combinations(root: Expr) -> bool:
-    return isinstance(root, Combination) or any(map(_has_combinations, root.children))

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from webmlc.core.expr import Expr
-from webmlc.core.instruction import InstructionCall, has_instructions
-from webmlc.core.rewrite import rewriter, walk
+from webmlc.core.instruction import InstructionCall
+from webmlc.core.rewrite import contents, rewriter, walk
 from webmlc.loops.ir import LoopFunction, expressions, map_expressions, walk_statements
 
 
@@ -23,7 +23,7 @@ def instructions_of(function: LoopFunction) -> Iterator[InstructionCall]:
     """The calls of instructions in a function, in any order."""
     for stmt in walk_statements(function.body):
         for root in expressions(stmt):
-            if has_instructions(root):
+            if InstructionCall in contents(root):
                 yield from (node for node in walk(root) if isinstance(node, InstructionCall))
 
 

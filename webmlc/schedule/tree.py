@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
 from itertools import chain
+from operator import attrgetter
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from webmlc.core.bounds import SYMBOL, Interval, iterations
@@ -254,7 +255,7 @@ def writes(stmt: Stmt) -> set[str]:
 def uses(stmt: Stmt) -> Counter[str]:
     """How often a statement loads from and stores to each buffer, by the buffer's name."""
     accesses: Iterable[Load | Store] = chain(loads(stmt), stores(stmt))
-    return Counter(access.buffer.name for access in accesses)
+    return Counter(map(attrgetter("buffer.name"), accesses))
 
 
 def ranges_along(function: LoopFunction, path: Path) -> Intervals:

@@ -9,7 +9,7 @@ from webmlc.core.affine import terms
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Broadcast, Call, Cast, Expr, Ramp, call
 from webmlc.core.instruction import part_of_word
-from webmlc.core.rewrite import rewriter
+from webmlc.core.rewrite import containing, rewriter
 from webmlc.loops.ir import Load, LoopFunction, map_expressions
 
 
@@ -77,7 +77,8 @@ def unpack_bytes(function: LoopFunction) -> LoopFunction:
 
         T.dot_i8(T.broadcast(a, 4), w)  →  T.broadcast(a << 24 >> 24, 4) * (w << 24 >> 24) + ...
     """
-    return replace(function, body=map_expressions(function.body, rewriter(_rule)))
+    unpack = rewriter(_rule, containing("dot_i8"))
+    return replace(function, body=map_expressions(function.body, unpack))
 
 
 def _rule(node: Expr) -> Expr | None:

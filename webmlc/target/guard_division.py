@@ -41,9 +41,7 @@ def guard_division(function: LoopFunction) -> LoopFunction:
                     return _guarded(op, a, b)
         return None
 
-    guard = rewriter(rule)
-    body = map_expressions(function.body, lambda root: guard(root) if _divides(root) else root)
-    return replace(function, body=body)
+    return replace(function, body=map_expressions(function.body, rewriter(rule, _divides)))
 
 
 @bottom_up()

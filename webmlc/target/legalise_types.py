@@ -21,7 +21,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, literal, select
-from webmlc.core.rewrite import postorder
+from webmlc.core.rewrite import containing, postorder
 from webmlc.loops.ir import (
     Buffer,
     Let,
@@ -268,13 +268,16 @@ def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset
     `printed` stay: the target's printer widens and stores them.
     """
     legaliser = _Legaliser(STORED - printed, (SMALL_FLOATS | SMALL_INTEGERS) - printed)
+    concerns = containing(*legaliser.stored, *legaliser.small, Cast, "finite")
+
+    def expression(root: Expr) -> Expr:
+        return legaliser.expression(root) if concerns(root) else root
+
     return replace(
         function,
         params=tuple(map(legaliser.buffer, function.params)),
         allocations=tuple(map(legaliser.buffer, function.allocations)),
-        body=map_statements(
-            map_expressions(function.body, legaliser.expression), legaliser.statement
-        ),
+        body=map_statements(map_expressions(function.body, expression), legaliser.statement),
     )
 
 

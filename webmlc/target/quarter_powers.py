@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.expr import Call, Const, Expr, call, literal, scalar_of
-from webmlc.core.rewrite import rewriter
+from webmlc.core.rewrite import containing, rewriter
 from webmlc.loops.ir import LoopFunction, map_expressions
 
 FEW_ROUNDINGS = frozenset({0, 1, 2, 3, 4, -1, 0.5, 1.5, 2.5, -0.5, 0.25, 0.75, 1.25, -0.25})
@@ -25,7 +25,8 @@ its vectors. Measured by `tests/target/test_approximations.py`.
 
 def expand_unsigned_powers(function: LoopFunction) -> LoopFunction:
     """Expand every power of a base without a sign."""
-    return replace(function, body=map_expressions(function.body, rewriter(_rule)))
+    expand = rewriter(_rule, containing("unsigned_pow"))
+    return replace(function, body=map_expressions(function.body, expand))
 
 
 def _rule(node: Expr) -> Expr | None:

@@ -100,18 +100,19 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
 
 def rewriter_in_scope(
     rule: Callable[[Expr, Ranges], Expr | None],
+    concerns: Callable[[Expr], object] | None = None,
 ) -> Callable[[Expr, Ranges], Expr]:
     """Return a rule of `map_scoped` that rewrites nodes, as `rewriter` does. A node that several
     expressions of one scope share is rewritten once.
     """
     current: Ranges = {}
-    rewrite_node = rewriter(lambda node: rule(node, current))
+    rewrite_node = rewriter(lambda node: rule(node, current), concerns)
 
     def rewrite_root(root: Expr, ranges: Ranges) -> Expr:
         nonlocal current, rewrite_node
         if ranges is not current:
             current = ranges
-            rewrite_node = rewriter(lambda node: rule(node, ranges))
+            rewrite_node = rewriter(lambda node: rule(node, ranges), concerns)
         return rewrite_node(root)
 
     return rewrite_root

@@ -19,7 +19,7 @@ from webmlc.core.affine import canonical
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import bottom_up, rewriter
+from webmlc.core.rewrite import bottom_up, containing, rewriter
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Binder,
@@ -65,7 +65,7 @@ variables.
 
 def _tidier() -> Callable[[Expr, Ranges], Expr]:
     """Return a rule that folds what unrolling made constant."""
-    fold = rewriter(_tidy_index)
+    fold = rewriter(_tidy_index, containing(Load, Ramp))
 
     def tidy(expr: Expr, ranges: Ranges) -> Expr:
         if _needs_ranges(expr):

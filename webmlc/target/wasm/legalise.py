@@ -306,11 +306,7 @@ def legalise_division(reduced: StrengthReduced) -> StrengthReduced:
         A[(i - 1) % 8]                                     A[(i - 1) & 7]
     """
     function = reduced.function
-    rewritten = rewriter_in_scope(_scalar_integer)
-
-    def rule(expr: Expr, ranges: Ranges) -> Expr:
-        return rewritten(expr, ranges) if _has_missing_operation(expr) else expr
-
+    rule = rewriter_in_scope(_scalar_integer, _has_missing_operation)
     body = map_scoped(function.body, symbol_ranges(function), rule)
     return replace(reduced, function=replace(function, body=body))
 

@@ -40,7 +40,7 @@ from webmlc.core.expr import (
     select,
 )
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
+from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, loads_in, map_statements
 from webmlc.target import VECTOR_LANES
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.guard_division import truncating_division
@@ -55,7 +55,7 @@ def legalise(function: LoopFunction) -> LoopFunction:
     into memory in vectors.
     """
 
-    with_views = rewriter_in_scope(_view)
+    with_views = rewriter_in_scope(_view, loads_in)
     legal = rewriter_in_scope(_node)
 
     def rule(root: Expr, ranges: Ranges) -> Expr:
