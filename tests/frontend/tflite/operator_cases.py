@@ -345,3 +345,66 @@ CASES: dict[str, OperatorCase] = {
     ),
 }  # fmt: skip
 """The cases by name."""
+
+
+def _quantised_tensor(name: str, shape: Any, scale: float, zero: int) -> FileTensor:
+    return FileTensor(name, tuple(shape), "INT8", scale=scale, zero=zero)
+
+
+def _quantised(
+    operator: str,
+    scales: list[float],
+    scale: float,
+    zero: int,
+    kind: str = "",
+    shape: Any = (1, 8, 8, 16),
+    constants: Any = (),
+    **options: Any,
+) -> bytes:
+    """A file with one operator on int8 tensors whose scales are these, and whose zero points
+    differ.
+    """
+    count = len(scales)
+    tensors = [
+        _quantised_tensor(f"x{i}", (1, 8, 8, 16), s, 3 - 5 * i) for i, s in enumerate(scales)
+    ]
+    tensors += [*constants, _quantised_tensor("y", shape, scale, zero)]
+    last = len(tensors) - 1
+    nodes = [FileOperator(operator, range(last), [last], kind, options)]
+    return tflite_file([FileGraph(tensors, nodes, range(count), [last])])
+
+
+_SCALES = np.linspace(0.001, 0.01, 24).astype(np.float32)
+_FILTERS = (
+    constant("w", RANDOM.integers(-128, 128, (24, 3, 3, 16)).astype(np.int8), scale=_SCALES,
+             zero=[0] * 24),
+    constant("b", RANDOM.integers(-2000, 2000, 24).astype(np.int32), scale=_SCALES * 0.03,
+             zero=[0] * 24),
+)  # fmt: skip
+_AXES = (constant("axes", integers(1, 2)),)
+_WINDOW = {"FilterHeight": 3, "FilterWidth": 3, "StrideW": 1, "StrideH": 1}
+
+QUANTISED: dict[str, tuple[bytes, int]] = {
+    "ADD": (_quantised("ADD", [0.03, 0.05], 0.06, 2, "AddOptions"), 1),
+    "MUL": (_quantised("MUL", [0.03, 0.05], 0.06, 2, "MulOptions"), 1),
+    "SUB": (_quantised("SUB", [0.03, 0.05], 0.06, 2, "SubOptions"), 1),
+    "HARD_SWISH": (_quantised("HARD_SWISH", [0.03], 0.03, 0), 1),
+    "AVERAGE_POOL_2D": (
+        _quantised("AVERAGE_POOL_2D", [0.03], 0.03, 3, "Pool2DOptions", **_WINDOW), 1,
+    ),
+    "LOGISTIC": (_quantised("LOGISTIC", [0.03], 1 / 256, -128), 0),
+    "TANH": (_quantised("TANH", [0.03], 1 / 128, 0), 0),
+    "SOFTMAX": (_quantised("SOFTMAX", [0.03], 1 / 256, -128, "SoftmaxOptions", Beta=1.0), 0),
+    "MEAN": (
+        _quantised("MEAN", [0.03], 0.03, 3, "ReducerOptions", (1, 1, 1, 16), _AXES, KeepDims=True),
+        0,
+    ),
+    "CONV_2D": (
+        _quantised("CONV_2D", [0.03], 0.5, -4, "Conv2DOptions", (1, 8, 8, 24), _FILTERS,
+                   StrideW=1, StrideH=1, FusedActivationFunction=1),
+        0,
+    ),
+}  # fmt: skip
+"""Files with one operator on int8, and the largest difference from LiteRT with XNNPACK in steps."""
+BYTES = {f"x{i}": RANDOM.integers(-128, 128, (1, 8, 8, 16)).astype(np.int8) for i in range(2)}
+"""The inputs of these files."""

@@ -2,29 +2,28 @@
 
     pip install ai-edge-litert; python -m tests.frontend.tflite.record
 
-LiteRT runs its own kernels without XNNPACK, which approximates some functions.
+LiteRT runs its own kernels for floats: XNNPACK approximates some functions. XNNPACK computes the
+quantised operators.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from tests.frontend.tflite.operator_cases import CASES, OperatorCase
+from tests.frontend.tflite.operator_cases import BYTES, CASES, QUANTISED
 
 RECORDED = Path(__file__).with_name("recorded.npz")
 
 
-def results(case: OperatorCase) -> list[np.ndarray]:
-    """The outputs of a case in LiteRT."""
+def results(content: bytes, arrays: dict[str, np.ndarray], resolver: str) -> list[np.ndarray]:
+    """The outputs of a file in LiteRT with these kernels."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    content = case.content(tuple(() for _ in case.outputs))
     interpreter = Interpreter(
         model_content=content,
-        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_op_resolver_type=getattr(OpResolverType, resolver),
     )
     interpreter.allocate_tensors()
-    arrays = case.arrays()
     for port in interpreter.get_input_details():
         interpreter.set_tensor(port["index"], arrays[port["name"]])
     interpreter.invoke()
@@ -32,10 +31,13 @@ def results(case: OperatorCase) -> list[np.ndarray]:
 
 
 def main() -> None:
-    recorded = {}
+    recorded: dict[str, np.ndarray] = {}
     for name, case in CASES.items():
-        for number, array in enumerate(results(case)):
-            recorded[f"{name}/{number}"] = array
+        content = case.content(tuple(() for _ in case.outputs))
+        arrays = results(content, case.arrays(), "BUILTIN_WITHOUT_DEFAULT_DELEGATES")
+        recorded |= {f"{name}/{number}": array for number, array in enumerate(arrays)}
+    for name, (content, _) in QUANTISED.items():
+        (recorded[f"quantised {name}"],) = results(content, BYTES, "BUILTIN")
     np.savez_compressed(RECORDED, **recorded)
 
 
