@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from webmlc.frontend.protos import first_opset
+from webmlc.graph.ops.refused import REFUSED
 from webmlc.graph.table import OPS
 
 HEAD = """\
@@ -35,7 +36,7 @@ def test_results(support: str) -> dict[str, tuple[str, str, str]]:
 
 
 def operators_page(support: str) -> str:
-    """The page: a table for each domain."""
+    """The page: a table for each domain, and one of the refused operators."""
     results = test_results(support)
     rows = {key: row for key, row in sorted(OPS.items()) if key[0] != "webmlc"}
     sections = [HEAD.format(count=len(rows))]
@@ -48,4 +49,7 @@ def operators_page(support: str) -> str:
                 cells = (f"`{name}`", str(opset), row.kind, types, wasm, webgpu)
                 lines.append(f"| {' | '.join(cells)} |")
         sections += [f"## {domain or 'ai.onnx'}", "\n".join(lines)]
+    lines = ["| Operator | Reason, and what to do |", "|---|---|"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in REFUSED.items()]
+    sections += ["## Refused", "\n".join(lines)]
     return "\n\n".join(sections) + "\n"

@@ -12,7 +12,9 @@ from tests.fuzz.graph import FuzzGraph
 from tests.fuzz.operators import drawable
 from tests.fuzz.run import Group, run_group
 from tests.fuzz.worker import Device, Failure, Results, Runner, build_and_run
+from tests.graph.ops.test_rows import FIRST_OPERATORS
 from webmlc.frontend.read_model import NEWEST_OPSET
+from webmlc.graph.ops import text
 from webmlc.graph.table import OPS
 
 GRAPHS = {"wasm": 8, "webgpu": 8}
@@ -47,8 +49,8 @@ SEQUENCES = {
 RANDOM = {
     "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
-NO_SCHEMA = {"Scatter", "SimplifiedLayerNormalization", "Upsample"}
-OWN_TESTS = {"NonMaxSuppression"}
+NO_SCHEMA = {"Scatter", "SimplifiedLayerNormalization", "Upsample", *FIRST_OPERATORS}
+OWN_TESTS = {"NonMaxSuppression", *(row.name for row in text.OPS if not row.domain)}
 NOT_DRAWN = SEQUENCES | RANDOM | NO_SCHEMA | OWN_TESTS
 """What is left to other tests: values that are no tensors, results that are no function of the
 inputs, operators that the opsets drawn from do not have, inputs that random numbers rarely make.

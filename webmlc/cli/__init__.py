@@ -117,33 +117,52 @@ def inspect(
 
 
 def ops(options: BuildOptions, as_json: AsJson = False) -> None:
-    """List the operators that can be compiled, and those of installed packages and --operators."""
-    from webmlc.frontend.protos import first_opset
+    """List the operators that can be compiled, with those of installed packages and --operators,
+    and the operators of ONNX and onnxruntime that are refused, with the reason.
+    """
+    from webmlc.frontend.expand_functions import FUNCTIONS
+    from webmlc.graph.ops.refused import REFUSED
     from webmlc.graph.table import OPS, installed_rows
 
     rows = [
-        {
-            "domain": domain or "ai.onnx",
-            "operator": name,
-            "since opset": first_opset(domain, name),
-            "kind": row.kind,
-        }
+        {**_operator(domain, name), "kind": row.kind}
         for (domain, name), row in sorted(OPS.items())
         if domain != "webmlc" and row.custom is None
+    ]
+    defined = [
+        {**_operator(domain, name), "kind": "defined by others"}
+        for domain, names in FUNCTIONS.items()
+        for name in sorted(names)
+    ]
+    refused = [
+        {**_operator(domain, name), "kind": "refused", "reason": reason}
+        for (domain, _, name), reason in ((n.rpartition("."), r) for n, r in REFUSED.items())
     ]
     custom = {key: installed.row for key, installed in installed_rows().items()}
     custom |= {(o.row.domain, o.row.name): o.row for o in options.operators}
     custom_rows = [_custom_row(row) for _, row in sorted(custom.items())]
     if as_json:
-        print_json([*rows, *custom_rows])
+        print_json([*rows, *defined, *refused, *custom_rows])
         return
     print_table(f"{len(rows)} operators", rows)
+    print_table(f"{len(defined)} operators that ONNX defines by other operators", defined)
+    print_table(
+        f"{len(refused)} operators that are refused",
+        [{k: r[k] for k in ("domain", "operator", "reason")} for r in refused],
+    )
     if custom_rows:
         printed = (
             {**row, "inputs": ", ".join(row["inputs"]), "attributes": _named(row["attributes"])}
             for row in custom_rows
         )
         print_table(f"{len(custom_rows)} operators of your own", list(printed))
+
+
+def _operator(domain: str, name: str) -> dict[str, Any]:
+    from webmlc.frontend import protos
+
+    opset = protos.first_opset(domain, name)
+    return {"domain": domain or "ai.onnx", "operator": name, "since opset": opset}
 
 
 def _custom_row(row: Operator) -> dict[str, Any]:

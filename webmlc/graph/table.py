@@ -55,8 +55,22 @@ from webmlc.graph.ops import (
     training,
     view,
 )
+from webmlc.graph.ops.microsoft import (
+    arithmetic,
+    experts,
+    few_bits,
+    fused,
+    gates,
+    group_query,
+    linear_attention,
+    ordered,
+    packed,
+    positions,
+    quantised,
+    tokens,
+)
 from webmlc.graph.ops.microsoft import attention as fused_attention
-from webmlc.graph.ops.microsoft import fused, group_query, quantised
+from webmlc.graph.ops.microsoft import image as feature_maps
 from webmlc.graph.ops.ml import encode, linear, scores, tree
 from webmlc.graph.ops.operator import Operator
 
@@ -66,7 +80,9 @@ MODULES: tuple[ModuleType, ...] = (
     sequence, recurrent, resize, image, quantise, encode, linear, scores, tree,
     random, quantised, regions, signal, text, training,
     layout, block_quantised, winograd, strassen, attention, causal,
-    fused, fused_attention, group_query,
+    fused, fused_attention, group_query, feature_maps, arithmetic, gates,
+    packed, positions, experts, linear_attention, tokens,
+    few_bits, ordered,
 )  # fmt: skip
 OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row for module in MODULES for row in module.OPS

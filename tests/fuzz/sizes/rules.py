@@ -28,7 +28,6 @@ STRICTER = {
         ("Concat", "QLinearConcat"),
         "an input without elements whose other sizes are not those of the rest",
     ),
-    "Attention": "a mask of starts and ends, which no model that we know of has",
     "MaxUnpool": "a position in another map than that of its element, which no MaxPool writes",
     "MelWeightMatrix": "a transform of negative length",
     "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
@@ -56,12 +55,6 @@ def _shape(node: onnx.NodeProto, feeds: Feeds, place: int) -> tuple[int, ...] | 
 def _has_empty_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
     """True if an input of the node is empty, constant or computed."""
     return any(name not in feeds or feeds[name].size == 0 for name in node.input)
-
-
-def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
-    x, mask = _shape(node, feeds, 0), _shape(node, feeds, 3)
-    has_mask = len(node.input) > 3 and node.input[3] != ""
-    return has_mask and (x is None or mask in (None, (2 * x[0],)))
 
 
 def _has_other_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -110,7 +103,6 @@ def _has_foreign_positions(node: onnx.NodeProto, feeds: Feeds) -> bool:
 
 
 STRICTER_IF: dict[str, Condition] = {
-    "Attention": _has_starts,
     "Concat": _has_empty_input,
     "GatherND": _has_other_batches,
     "QLinearConcat": _has_empty_input,

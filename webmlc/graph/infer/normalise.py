@@ -18,17 +18,9 @@ from dataclasses import replace
 
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
+from webmlc.graph.ops.refused import REFUSED
 from webmlc.graph.ops.subgraphs import names_in
 from webmlc.graph.table import OWN_DOMAINS, find_row
-
-_MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
-REFUSED: dict[str, str] = {
-    "ai.onnx.ml.CastMap": _MAP,
-    "ai.onnx.ml.DictVectorizer": _MAP,
-    "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
-}
-"""The operators that webmlc will not compile, each with advice on what to do instead."""
-
 
 RESULT_FOR_EACH_OUTPUT = {("", "If"), ("", "Loop"), ("", "Scan"), ("", "Split")}
 """The operators with a result for each output, even if the output is skipped."""

@@ -192,7 +192,7 @@ def _col2im(context: Context, x: Tensor, *_: Tensor) -> Tensor:
 # -- DeformConv -----------------------------------------------------------------------------------
 
 
-def _interpolate(
+def interpolate(
     read: Callable[[Sequence[Expr]], Expr], place: Sequence[Expr], sizes: Sequence[Expr]
 ) -> Expr:
     """Interpolate linearly between elements. Elements outside the feature map are zero."""
@@ -242,7 +242,7 @@ def _columns(context: Context, x: Tensor, offset: Tensor, mask: Tensor | None = 
             start = window_index[d] * strides[d] - pads[d] + step * dilations[d]
             shift = offset[(n, (group * taps + tap) * rank + d, *window_index)]
             place.append(start.astype(wide_dtype) + shift.astype(wide_dtype))
-        value = _interpolate(lambda i: x[(n, channel, *i)], place, x.shape[2:])
+        value = interpolate(lambda i: x[(n, channel, *i)], place, x.shape[2:])
         if mask is not None:
             value = value * mask[(n, group * taps + tap, *window_index)].astype(wide_dtype)
         return value.astype(x.dtype)

@@ -15,9 +15,9 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.convolution import conv_type
 from webmlc.graph.ops.linear_algebra import inverse
-from webmlc.graph.ops.microsoft.rows import WINDOWS, row, twin
+from webmlc.graph.ops.microsoft.rows import DOMAIN, WINDOWS, row, twin
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
-from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes, require
+from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes, check_stretches, require
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -87,6 +87,46 @@ def _fused_matmul(context: Context, build: Builder) -> Value:
     y = build("MatMul", *operands)
     alpha = context.factor("alpha", context.dtype(0))
     return y if alpha == 1.0 else y * alpha
+
+
+def _matmul_activation(context: Context, build: Builder) -> Value:
+    """Expand FusedMatMulActivation: a FusedMatMul, then an activation."""
+    parameters = ("activation_alpha", "activation_beta", "activation_gamma")
+    names = ("activation", "activation_axis", *parameters)
+    y = build("FusedMatMul", *build.inputs, domain=DOMAIN, **_without(context, *names))
+    values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
+    return activate(build, context, y, values)
+
+
+def _gemm_fast_gelu(context: Context, build: Builder) -> Value:
+    x, weights, *bias = build.inputs
+    return build("FastGelu", x @ weights, *bias, domain=DOMAIN)
+
+
+def _bias_softmax(context: Context, build: Builder) -> Value:
+    """Apply Softmax to the scores with a bias, over all axes from `axis` on."""
+    check_stretches(context, 1)
+    axis, last = context.axis(1), context.rank(0) - 1
+    scores = build.inputs[0] + build.inputs[1]
+    if axis == last:
+        return scores.op("Softmax", axis=last)
+    rows = scores.op("Flatten", axis=axis).op("Softmax", axis=1)
+    return rows.op("Reshape", scores.op("Shape"))
+
+
+def _bias_dropout(context: Context, build: Builder) -> tuple[Value, ...]:
+    """Expand BiasDropout: Dropout of the biased input, plus a residual."""
+    check_stretches(context, 1)
+    data, bias, residual, *others = (build.optional(i) for i in range(5))
+    assert data is not None and bias is not None
+    y, mask = build.many("Dropout", data + bias, *others, outputs=2, **context.node.attributes)
+    return y if residual is None else y + residual, mask
+
+
+def _unique(context: Context, build: Builder) -> tuple[Value, ...]:
+    """Expand the older Unique, which neither sorts nor tells the first places."""
+    y, _, places, counts = build.many("Unique", build.inputs[0], outputs=4, sorted=0)
+    return y, places, counts
 
 
 def _biased(context: Context, build: Builder) -> Value:
@@ -276,6 +316,22 @@ OPS: tuple[Operator, ...] = (
         case("float32[3, 2, 4]", "float32[4, 2, 5]", transBatchA=1, transBatchB=1)),
     row("TransposeMatMul", 2, "alpha transA transB", _fused_matmul,
         case("float32[2, 3, 4]", "float32[2, 5, 4]", transB=1, alpha=0.25)),
+    row("FusedMatMulActivation", 2, "activation activation_alpha activation_axis activation_beta"
+        " activation_gamma alpha transA transB transBatchA transBatchB", _matmul_activation,
+        case("float32[2, 3, 4]", "float32[2, 5, 4]", transB=1, alpha=0.25, activation="Relu"),
+        case("float32[3, 4]", "float32[4, 5]", activation="LeakyRelu", activation_alpha=0.2)),
+    row("GemmFastGelu", 3, "", _gemm_fast_gelu, case(X, "float32[4, 5]", "float32[5]"),
+        case(X, "float32[4, 5]")),
+    row("BiasSoftmax", 2, "axis is_inner_broadcast", _bias_softmax,
+        case("float32[2, 3, 4, 5]", "float32[2, 1, 1, 5]", axis=3, is_inner_broadcast=1),
+        case("float32[2, 3, 4, 5]", "float32[4, 5]", axis=2, is_inner_broadcast=0)),
+    row("BiasDropout", 5, "seed", _bias_dropout, case(X, "float32[4]", X, outputs=2),
+        case(X, X, None, np.float32(0.3), np.bool_(False))),
+    row("Unique", 1, "", _unique, case(np.array([2, 1, 1, 3, 4, 3], np.float32), outputs=3),
+        case("float32[9] in 1..9", outputs=3)),
+    row("TorchEmbedding", 4, "", lambda _, build: build("Gather", *build.inputs[:2]),
+        case("float32[6, 4]", "int64[2, 3] in 0..5", np.int64(0), np.bool_(False))),
+    row("SampleOp", 1, "", lambda _, build: build("Identity", *build.inputs), case(X)),
     twin("Gelu", 1, "", case(X)),
     row("BiasGelu", 2, "", _bias_gelu, case(X, "float32[4]")),
     row("FastGelu", 2, "", _fast_gelu, case(X), case(X, "float32[4]")),

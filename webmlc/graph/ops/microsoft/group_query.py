@@ -1,7 +1,5 @@
-"""RotaryEmbedding and GroupQueryAttention as onnxruntime fuses them.
-
-RotaryEmbedding rotates pairs of elements by angles of their positions. GroupQueryAttention has
-fewer heads of K and V than of Q, a cache of keys and values, and rows of different lengths.
+"""GroupQueryAttention and SparseAttention as onnxruntime fuses them. They have fewer heads of K and
+V than of Q, a cache of keys and values, and rows of different lengths.
 
 Sizes in the comments: batch B, new tokens S, past tokens P, all tokens T, heads N, head size H.
 """
@@ -9,85 +7,20 @@ Sizes in the comments: batch B, new tokens S, past tokens P, all tokens T, heads
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_expr, maximum
 from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Array
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
-from webmlc.graph.ops.microsoft.rows import check_score_bias, known_size, row
+from webmlc.graph.ops.microsoft.positions import angles, rotate
+from webmlc.graph.ops.microsoft.rows import DOMAIN, check_score_bias, known_size, row
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
-from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
-
-
-def rotate(
-    build: Builder,
-    x: Value,
-    tables: tuple[Value, Value],
-    places: Value,
-    width: int,
-    interleaved: bool,
-) -> Value:
-    """Rotate the first `width` elements of each head of `x` [B, N, S, H] by the angles of its
-    token. The other elements do not change.
-    """
-    cos, sin = (build("Gather", table, places, axis=0).unsqueeze(1) for table in tables)
-    turning = x.slice(0, width, 3)
-    tail = x.slice(width, 2**31 - 1, 3)
-    if interleaved:
-        pairs = turning.reshape(0, 0, 0, -1, 2)
-        left, right = (pairs.element(i, 4) for i in range(2))
-    else:
-        left = turning.slice(0, width // 2, 3)
-        right = turning.slice(width // 2, width, 3)
-    first = left * cos - right * sin
-    second = left * sin + right * cos
-    if interleaved:
-        columns = (part.unsqueeze(4) for part in (first, second))
-        turned = build("Concat", *columns, axis=4).reshape(0, 0, 0, -1)
-    else:
-        turned = build("Concat", first, second, axis=3)
-    return build("Concat", turned, tail, axis=3)
-
-
-def _rotary(context: Context, build: Builder) -> Value:
-    """Expand RotaryEmbedding. `position_ids` holds a row for each element of the batch, or one
-    first position for all.
-    """
-    x, places, cos, sin = build.inputs[:4]
-    if context.attribute("is_packed_batching", 0):
-        raise NotSupportedError("packed batches inside RotaryEmbedding")
-    flat = context.rank(0) == 3
-    tokens = "batch length hidden" if flat else "batch heads length size"
-    check_shapes(context, tokens, "batch length" if context.rank(1) == 2 else "1",
-                 "positions half", "positions half")  # fmt: skip
-    width = 2 * known_size(context.shape(2)[1], "the rotary size")
-    rotated = int(context.attribute("rotary_embedding_dim", 0))
-    if rotated:
-        check_shapes(context, "", "", "positions half", half=rotated // 2)
-    elif not flat:
-        check_shapes(context, "batch heads length size", size=width)
-    if flat:
-        heads = int(context.attribute("num_heads", 0))
-        hidden = known_size(context.shape(0)[2], "the hidden size")
-        heads = heads or hidden // width
-        value = x.reshape(0, 0, heads, -1).transpose(0, 2, 1, 3)
-    else:
-        value = x
-    if context.rank(1) == 1:
-        steps = build("Range", 0, value.size(2), 1)
-        places = (steps + places).unsqueeze(0)
-    places = require_within(build, places, context.shape(2)[0])
-    interleaved = bool(context.attribute("interleaved", 0))
-    y = rotate(build, value, (cos, sin), places, width, interleaved)
-    if flat:
-        y = y.transpose(0, 2, 1, 3).reshape(0, 0, -1)
-    return y
-
-
-CACHE = "float32[9, 4]"
+from webmlc.graph.ops.shapes import ONE, ZERO, canonical, check_shapes, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +152,9 @@ def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
     if (bias := build.optional(10)) is not None:
         total = context.known_value(6, "the total sequence length").reshape(-1)[0]
         check_score_bias(context, 10, context.shape(0)[0], heads, context.shape(0)[1], total)
+        if past_k is not None:  # the cache may be longer than the tokens that the bias is of
+            room = (rows.total - bias.size(3)).unsqueeze(0)
+            bias = bias.op("Pad", build("Concat", [0] * 7, room, axis=0))
         scores = scores + bias
     window = int(attribute("local_window_size", -1))
     if window == 0:
@@ -254,18 +190,69 @@ def _rotated(context: Context, build: Builder, x: Value, places: Value) -> Value
     assert cos is not None and sin is not None
     interleaved = bool(context.attribute("rotary_interleaved", 0))
     width = 2 * known_size(context.shape(7)[1], "the rotary size")
-    return rotate(build, x, (cos, sin), places, width, interleaved)
+    return rotate(build, x, angles(build, (cos, sin), places), width, interleaved)
+
+
+def _sparse(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Expand SparseAttention to a GroupQueryAttention with a bias that hides blocks of keys. The
+    heads have the layouts of the block mask in turn.
+    """
+    q, k, v, past_k, past_v, _, _, total, lengths, cos, sin = (build.optional(i) for i in range(11))
+    assert q is not None and total is not None and lengths is not None
+    attribute, heads, block = context.attribute, context.count("num_heads"), _block_size(context)
+    mask = _block_mask(context)
+    lengths = lengths.cast(DType.int64)
+    whole = total.cast(DType.int64).reshape(1).op("Squeeze")
+    new = q.size(1)
+    past = new.op("Equal", whole).where(0, lengths - new)
+    rows = (past.unsqueeze(1) + build("Range", 0, new, 1)) / block
+    rows = build("Min", rows, build.constant(np.int64(mask.shape[1] - 1)))
+    columns = build("Range", 0, whole, 1) / block
+    by_row = build("Gather", build.constant(mask), rows, axis=1)
+    is_visible = build("Gather", by_row, columns, axis=3).transpose(1, 0, 2, 3)
+    if len(mask) > 1:
+        is_visible = build("Tile", is_visible, [1, heads // len(mask), 1, 1])
+    number = AttentionWriter(context, build, context.dtype(0)).number
+    bias = is_visible.where(number(0.0), number(HIDDEN))
+    names = ("num_heads", "kv_num_heads", "do_rotary", "rotary_interleaved", "scale")
+    attributes = {n: attribute(n) for n in names if attribute(n) is not None}
+    inputs = (q, k, v, past_k, past_v, lengths - 1, total, cos, sin, None, bias)
+    return build.many("GroupQueryAttention", *inputs, outputs=3, domain=DOMAIN, **attributes)
+
+
+def _block_size(context: Context) -> int:
+    heads, layouts = context.count("num_heads"), context.shape(5)[0]
+    if not require(context, "equal", canonical(as_expr(heads) % layouts), ZERO):
+        raise NotSupportedError(f"{heads} heads with {layouts} layouts")
+    return context.count("sparse_block_size")
+
+
+def _block_mask(context: Context) -> Array:
+    """The mask [layouts, rows, columns] of blocks, from the start of each row (input 5) among the
+    columns (input 6).
+    """
+    starts, columns = context.constant(5), context.constant(6)
+    if starts is None or columns is None:
+        raise NotSupportedError("a block mask that is not constant")
+    count = starts.shape[1] - 1
+    mask = np.zeros((len(starts), count, count), np.bool_)
+    for layout, row_starts in enumerate(starts):
+        for index, (start, end) in enumerate(pairwise(row_starts)):
+            blocks = columns[layout, start:end]
+            mask[layout, index, blocks[(blocks >= 0) & (blocks < count)]] = True
+    return mask
 
 
 KEYS = "float32[2, 2, 4, 16]"
 LAST, TOTAL = np.array([4, 4], np.int32), np.int32(5)
 
+SPARSE_CACHE = ("float32[1, 2, 64, 8]",) * 2
+BLOCKS = (
+    np.array([[0, 1, 3, 5, 8], [0, 1, 3, 6, 9]], np.int32),
+    np.array([[0, 0, 1, 1, 2, 1, 2, 3, -1], [0, 0, 1, 0, 1, 2, 0, 2, 3]], np.int32),
+)
 
 OPS: tuple[Operator, ...] = (
-    row("RotaryEmbedding", 4,
-        "interleaved is_packed_batching num_heads rotary_embedding_dim scale", _rotary,
-        case("float32[2, 2, 3, 8]", np.array([[0, 1, 2], [4, 5, 6]]), CACHE, CACHE),
-        case("float32[2, 3, 16]", np.array([2]), CACHE, CACHE, interleaved=1)),
     row("GroupQueryAttention", 17, "causal do_rotary k_quant_type kv_num_heads local_window_size"
         " num_heads qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap"
         " v_quant_type", _group_query,
@@ -286,4 +273,12 @@ OPS: tuple[Operator, ...] = (
         case("float32[2, 1, 128]", None, None, KEYS, KEYS, LAST, TOTAL, *("float32[9, 8]",) * 2,
              np.array([[7], [5]]), num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3),
         k_quant_type=("NONE",), v_quant_type=("NONE",)),
+    row("SparseAttention", 11,
+        "do_rotary kv_num_heads num_heads rotary_interleaved scale sparse_block_size", _sparse,
+        case("float32[1, 40, 32]", "float32[1, 40, 16]", "float32[1, 40, 16]", *SPARSE_CACHE,
+             *BLOCKS, np.array([40], np.int32), np.array([40], np.int32), num_heads=4,
+             kv_num_heads=2, sparse_block_size=16, outputs=3),
+        case("float32[1, 1, 64]", None, None, *SPARSE_CACHE, *BLOCKS, np.array([61], np.int32),
+             np.array([61], np.int32), "float32[64, 4]", "float32[64, 4]", num_heads=4,
+             kv_num_heads=2, sparse_block_size=16, do_rotary=1, scale=0.3, outputs=3)),
 )  # fmt: skip

@@ -1,8 +1,7 @@
 """Quantised operators of onnxruntime's own domain, as its quantiser writes them into models.
 
 Operators on single elements, windows and rows become float operators between a DequantizeLinear and
-a QuantizeLinear. Products become integer products that are scaled once. MatMulNBits multiplies by
-weights of a few bits, which stay packed.
+a QuantizeLinear. Products become integer products that are scaled once.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Array
-from webmlc.graph.ops.block_quantised import pack_values
-from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.microsoft.rows import MANY, WINDOWS, row, twin
+from webmlc.graph.ops.microsoft.rows import (
+    DOMAIN,
+    MANY,
+    WINDOWS,
+    channels_last,
+    channels_second,
+    row,
+    twin,
+)
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import requantise
 from webmlc.graph.ops.recurrent import QUANTISED, expand_layer
-from webmlc.graph.ops.shapes import check_shape, check_shapes, check_stretches
-
-INT8_LEVEL = 4
-"""The `accuracy_level` of MatMulNBits that allows products of int8. From onnxruntime's operator
-documentation.
-"""
+from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 
 def _real(context: Context, build: Builder, first: int) -> Value:
@@ -51,21 +50,13 @@ def _of_floats(op: str, tensors: int) -> Callable[[Context, Builder], Value]:
         attributes = dict(context.node.attributes)
         last = attributes.pop("channels_last", 0)
         if last:
-            values = [_channels_second(values[0], context.rank(0))]
+            values = [channels_second(values[0], context.rank(0))]
         result = build(op, *values, **attributes)
         if last:
-            result = _channels_last(result, context.rank(0))
+            result = channels_last(result, context.rank(0))
         return _quantised(context, build, result, 3 * tensors)
 
     return expand
-
-
-def _channels_second(value: Value, rank: int) -> Value:
-    return value.transpose(0, rank - 1, *range(1, rank - 1))
-
-
-def _channels_last(value: Value, rank: int) -> Value:
-    return value.transpose(0, *range(2, rank), 1)
 
 
 def _concat(context: Context, build: Builder) -> Value:
@@ -90,10 +81,32 @@ def _softmax(context: Context, build: Builder) -> Value:
     return _quantised(context, build, result, 3)
 
 
+def _conv(context: Context, build: Builder) -> Value:
+    """Expand QLinearConv: that of ai.onnx, over feature maps whose channels may come last."""
+    attributes, inputs = dict(context.node.attributes), list(build.inputs)
+    if not attributes.pop("channels_last", 0):
+        return build("QLinearConv", *inputs, **attributes)
+    rank = context.rank(0)
+    y = build("QLinearConv", channels_second(inputs[0], rank), *inputs[1:], **attributes)
+    return channels_last(y, rank)
+
+
+def _embed(context: Context, build: Builder) -> tuple[Value, ...]:
+    """Expand QEmbedLayerNormalization: dequantise the tables, the scale and the bias."""
+    tensors = [
+        None if x is None else build("DequantizeLinear", x, build.inputs[scale], build.inputs[zero])
+        for x, scale, zero in zip(map(build.optional, range(2, 7)), range(8, 13), range(13, 18),
+                                  strict=True)
+    ]  # fmt: skip
+    ids, segments, mask = (build.optional(i) for i in (0, 1, 7))
+    return build.many("EmbedLayerNormalization", ids, segments, *tensors, mask, outputs=2,
+                      domain=DOMAIN, **context.node.attributes)  # fmt: skip
+
+
 def _max_pool(context: Context, build: Builder) -> Value:
     rank = context.rank(0)
-    x = _channels_second(build.inputs[0], rank)
-    return _channels_last(build("MaxPool", x, **context.node.attributes), rank)
+    x = channels_second(build.inputs[0], rank)
+    return channels_last(build("MaxPool", x, **context.node.attributes), rank)
 
 
 # -- products --------------------------------------------------------------------------
@@ -166,120 +179,13 @@ def _dynamic(context: Context, build: Builder) -> Value:
     return _scaled(sums, scales, build.optional(4))
 
 
-# -- weights of a few bits ---------------------------------------------------------------
-
-
-def _few_bits(context: Context, build: Builder) -> Value:
-    """Expand MatMulNBits to a product with block-quantised weights: the zero points become
-    minimums, -scale · zero. Activations are quantised only if `accuracy_level` allows it.
-    """
-    bits, block = int(context.attribute("bits", 4)), context.count("block_size")
-    depth, columns = context.count("K"), context.count("N")
-    weights = context.constant(1)
-    if weights is None or context.has(4):
-        raise NotSupportedError("weights that are not constant, or are grouped by an index")
-    if context.attribute("weight_prepacked", 0):
-        raise NotSupportedError("weights that are packed for a GPU (weight_prepacked)")
-    blocks = -(-depth // block)
-    check_shapes(context, "... depth", depth=depth)
-    if weights.size * 8 != columns * blocks * block * bits:
-        raise NotSupportedError(
-            f"{weights.size} bytes of weights, not {columns} rows of {blocks} blocks of {block} "
-            f"elements of {bits} bits"
-        )
-    data, dtype = build.inputs[0], context.dtype(0)
-    if blocks * block != depth:
-        rank = context.rank(0)
-        data = build("Pad", data, [0] * (2 * rank - 1) + [blocks * block - depth])
-    if dtype is not DType.float32:
-        data = data.cast(DType.float32)
-    values = unpack_bits(weights.reshape(columns, -1), bits)
-    scales = _matrix(build.inputs[2], columns, blocks)
-    packed = [_panels(build, scales, columns, blocks)]
-    excess = 1 << (bits - 1)
-    if context.has(3):
-        excess = 0
-        zeros = _zero_points(context, build, bits, columns, blocks)
-        packed.append(_panels(build, -(scales * zeros), columns, blocks))
-    sums = build(
-        "BlockProduct", data, build.constant(pack_values(values, bits, block)), *packed,
-        domain="webmlc", bits=bits, block=block, columns=columns, excess=excess,
-        exact=int(int(context.attribute("accuracy_level", 0)) != INT8_LEVEL),
-    )  # fmt: skip
-    if dtype is not DType.float32:
-        sums = sums.cast(dtype)
-    return sums + build.inputs[5] if context.has(5) else sums
-
-
-def _matrix(values: Value, columns: int, blocks: int) -> Value:
-    """One number for each block, as a float32 matrix [columns, blocks]."""
-    return values.reshape(columns, blocks).cast(DType.float32)
-
-
-def _panels(build: Builder, matrix: Value, columns: int, blocks: int) -> Value:
-    """Pack a matrix [columns, blocks] in panels of columns (`pack_columns`)."""
-    panels = -(-columns // PACK)
-    if columns % PACK:
-        matrix = build("Pad", matrix, [0, 0, panels * PACK - columns, 0])
-    return matrix.reshape(panels, PACK, blocks).transpose(0, 2, 1)
-
-
-def _zero_points(context: Context, build: Builder, bits: int, columns: int, blocks: int) -> Value:
-    """The zero points as floats, [columns, blocks]."""
-    if context.dtype(3).is_float:
-        return _matrix(build.inputs[3], columns, blocks)
-    packed = context.constant(3)
-    if packed is None:
-        raise NotSupportedError("zero points that are not constant")
-    elements = unpack_bits(packed.reshape(columns, -1), bits)[:, :blocks]
-    return build.constant(np.ascontiguousarray(elements), DType.float32)
-
-
-def _gather_blocks(context: Context, build: Builder) -> Value:
-    """Expand GatherBlockQuantized to a Gather of a DequantizeLinear, which `use_block_products`
-    joins. Bytes hold several elements along the last axis; the middle of their range is zero unless
-    there are zero points.
-    """
-    scales, zeros = build.optional(2), build.optional(3)
-    data, bits = build.optional(0), int(context.attribute("bits", 4))
-    if context.dtype(0) is DType.uint8:
-        if bits not in (2, 4, 8):
-            raise NotSupportedError(f"elements of {bits} bits")
-        blocks = context.type(2).static_shape
-        if blocks is None:
-            raise NotSupportedError("scales of a symbolic shape")
-        data = _unpacked(context, build, 0, bits, None)
-        if zeros:
-            zeros = _unpacked(context, build, 3, bits, blocks[-1])
-        else:
-            zeros = build.constant(np.full(blocks, 1 << (bits - 1)), DType(f"uint{bits}"))
-    operands = (data, scales, zeros) if zeros else (data, scales)
-    axis, block = int(context.attribute("quantize_axis", 1)), context.count("block_size", 128)
-    floats = build("DequantizeLinear", *operands, axis=axis, block_size=block)
-    gathered_axis = int(context.attribute("gather_axis", 0))
-    return build("Gather", floats, build.optional(1), axis=gathered_axis)
-
-
-def _unpacked(context: Context, build: Builder, index: int, bits: int, width: int | None) -> Value:
-    """The elements in the bytes of a constant: `width` of them along the last axis, or all."""
-    packed = context.constant(index)
-    if packed is None:
-        raise NotSupportedError("weights that are not constant")
-    elements = unpack_bits(packed.reshape(-1, packed.shape[-1]), bits)[:, :width]
-    return build.constant(elements.reshape(*packed.shape[:-1], -1), DType(f"uint{bits}"))
-
-
-def unpack_bits(packed: Array, bits: int) -> Array:
-    """Unpack the elements of rows of bytes. The first element of a byte is in its lowest bits."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
-
-
 S, T, U = np.float32(0.02), np.float32(0.03), np.float32(0.05)
 Z, V, Y = np.uint8(113), np.uint8(121), np.uint8(97)
 # Signed weights of products are at most 60: without VNNI, onnxruntime adds two products in 16 bits.
 X = "uint8[2, 3, 4] in 0..255"
 MAP = "uint8[1, 3, 6, 5] in 0..255"
+IDS = np.array([[1, 2, 0], [3, 3, 4]], np.int32)
+TABLE = "uint8[6, 8] in 0..255"
 SOFTMAX = case(X, S, Z, np.float32(1 / 256), np.uint8(0))
 
 OPS: tuple[Operator, ...] = (
@@ -306,6 +212,18 @@ OPS: tuple[Operator, ...] = (
         case("int8[1, 6, 5, 3] in -60..60", kernel_shape=(3, 3), strides=(2, 2))),
     twin("DequantizeLinear", 3, "axis", case(X, S, Z)),
     twin("QuantizeLinear", 3, "axis", case("float32[2, 3, 4]", S, Z)),
+    row("QLinearConv", 9, f"{WINDOWS} channels_last dilations group", _conv,
+        case(MAP, S, Z, "uint8[4, 3, 3, 3] in 0..255", T, V, U, Y, "int32[4] in -999..999"),
+        case("uint8[1, 6, 5, 3] in 0..255", S, Z, "int8[4, 3, 3, 2] in -60..60", T, np.int8(0), U,
+             Y, channels_last=1, pads=(1, 0, 1, 1), strides=(2, 1))),
+    row("QLinearReduceMean", 5, "axes keepdims",
+        _of_floats("ReduceMean", 1), case(X, S, Z, T, V, axes=(1,), keepdims=0),
+        case(X, S, Z, T, V, axes=(0, 2), keepdims=1)),
+    row("QEmbedLayerNormalization", 18, "epsilon", _embed,
+        case(IDS, IDS[::-1].copy(), TABLE, TABLE, TABLE, "uint8[8] in 0..255",
+             "uint8[8] in 0..255", (IDS > 1).astype(np.int32), *[S] * 5, *[Z] * 5, outputs=2),
+        case(IDS, None, TABLE, TABLE, None, "uint8[8] in 0..255", "uint8[8] in 0..255", None,
+             S, T, None, S, T, Z, V, None, Z, V, outputs=2)),
     row("QGemm", 9, "alpha transA transB", _gemm,
         case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -60..60", T, np.int8(0),
              "int32[4] in -999..999", U, Y),
@@ -327,30 +245,4 @@ OPS: tuple[Operator, ...] = (
              np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8),
              np.array([0.02, 0.01], np.float32), np.array([125, 128], np.uint8),
              hidden_size=5, direction="bidirectional")),
-    row("MatMulNBits", 6, "K N accuracy_level bits block_size weight_prepacked", _few_bits,
-        case("float32[2, 3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
-             np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
-        case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
-             np.linspace(0.1, 1, 4, dtype=np.float32), np.arange(4, dtype=np.uint8),
-             K=32, N=4, bits=4, block_size=32),
-        case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
-             np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
-             K=32, N=4, bits=4, block_size=32),
-        case("float32[3, 40]", np.arange(80, dtype=np.uint8).reshape(5, 2, 8),
-             np.linspace(0.1, 1, 10, dtype=np.float32), np.arange(5, dtype=np.uint8),
-             K=40, N=5, bits=2, block_size=32),
-        case("float32[3, 40]", np.arange(240, dtype=np.uint8).reshape(5, 3, 16),
-             np.linspace(0.1, 1, 15, dtype=np.float32), np.arange(120, 135, dtype=np.uint8),
-             K=40, N=5, bits=8, block_size=16),
-        case("float32[3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
-             np.linspace(0.1, 1, 10, dtype=np.float32), np.linspace(5, 9, 10, dtype=np.float32),
-             K=40, N=5, bits=4, block_size=32)),
-    row("GatherBlockQuantized", 4, "bits block_size gather_axis quantize_axis", _gather_blocks,
-        case(np.arange(80, dtype=np.uint8).reshape(5, 16), "int64[2, 3] in -4..3",
-             np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2), bits=4, block_size=16,
-             quantize_axis=1),
-        case(np.arange(160, dtype=np.uint8).reshape(5, 32), "int32[4] in -4..3",
-             np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2),
-             np.arange(130, 140, dtype=np.uint8).reshape(5, 2), bits=8, block_size=16,
-             quantize_axis=1)),
 )  # fmt: skip

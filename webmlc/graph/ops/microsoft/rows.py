@@ -52,12 +52,13 @@ def twin(name: str, inputs: int, attributes: str, *cases: Case) -> Operator:
     return row(name, inputs, attributes, expand, *cases)
 
 
-def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:
+def check_score_bias(context: Context, index: int, *scores: Expr | int | None) -> None:
     """Check that a bias of scores [B, N, S, T] has their last two sizes, and one or all of their
-    batches and heads.
+    batches and heads. Nothing is checked if only a run knows a size.
     """
-    if context.has(index):
-        batch, heads, *last = map(as_expr, scores)
+    sizes = [as_expr(size) for size in scores if size is not None]
+    if context.has(index) and len(sizes) == len(scores):
+        batch, heads, *last = sizes
         check_stretches(context, index, (batch, heads, *last))
         check_shape(context, index, (*context.shape(index)[:2], *last))
 
@@ -68,3 +69,13 @@ def known_size(size: Expr, description: str) -> int:
     if value is None:
         raise NotSupportedError(f"{description} is symbolic")
     return value
+
+
+def channels_second(value: Value, rank: int) -> Value:
+    """Move the last axis of a feature map behind the batch."""
+    return value.transpose(0, rank - 1, *range(1, rank - 1))
+
+
+def channels_last(value: Value, rank: int) -> Value:
+    """Move the channels of a feature map from behind the batch to the end."""
+    return value.transpose(0, *range(2, rank), 1)
