@@ -40,7 +40,7 @@ def run(
 
     with load_any(package, how.device, how.threads, build_package, options) as model:
         arrays = read_inputs(model, inputs, how.dims, how.seed, text or ())
-        with suggest_options("--dim, --inputs or --text", bool(how.dims or inputs or text)):
+        with suggest_options("--dim or --inputs", bool(how.dims or inputs or text)):
             outputs = model.run(arrays)
     if out is not None:
         write_outputs(out, outputs)
