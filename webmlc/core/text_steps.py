@@ -1,9 +1,9 @@
 """The records of texts: which texts a model knows, and what hosts compute with texts.
 
 A program computes with numbers. In it, a text is a number: its place in the model's vocabulary, the
-list `words`. A run numbers all other texts after the words. Programs therefore look up, compare and move
-texts without reading their letters. Steps that read letters run in the host: before the program if
-they depend on inputs only, and after it if nothing but outputs depends on them.
+list `words`. A run numbers all other texts after the words. Programs therefore look up, compare and
+move texts without reading their letters. Steps that read letters run in the host: before the
+program if they depend on inputs only, and after it if nothing but outputs depends on them.
 
     text[n, 1] ── View ── Normalise ── Tokenise ── CountGrams ──► program ──► label ──► "spam"
 
