@@ -327,9 +327,12 @@ def _quantisation(table: Any) -> Quantisation | None:
 
 
 def _items(table: Any, field: str) -> list[Any]:
-    """The tables in a vector of tables."""
+    """The tables in a vector of tables, each of which has a place of four bytes in the file."""
     read: Callable[[int], Any] = getattr(table, field)
-    return [read(index) for index in range(getattr(table, f"{field}Length")())]
+    count = getattr(table, f"{field}Length")()
+    if 4 * count > len(table._tab.Bytes):
+        raise IndexError(f"{count} {field} do not fit into the file")
+    return [read(index) for index in range(count)]
 
 
 def _integers(table: Any, field: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ entries from `ArraySegments[p]` to `ArraySegments[p + 1]`:
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,18 @@ from webmlc.graph.ir import Array
 
 DENSE = 0
 """The format of a dense level (`DimensionType.DENSE`)."""
+MOST_ZEROS = 1 << 12
+"""The most elements of a dense tensor for each stored element. More are a defect of a file. Chosen
+by hand: published models store at least a tenth of their elements.
+"""
 
 
 def dense_values(sparsity: Any, schema: Any, values: Array, shape: tuple[int, ...]) -> Array:
     """The elements of a sparse tensor of this shape, whose stored elements are `values`. `sparsity`
     is a table of the library `schema`, which knows the types of indices.
     """
+    if prod(shape) > MOST_ZEROS * max(values.size, 1):
+        raise ValueError(f"{values.size} elements stand for a tensor of shape {shape}")
     levels = [sparsity.DimMetadata(i) for i in range(sparsity.DimMetadataLength())]
     places = np.zeros(1, np.int64)
     coordinates: list[Array] = []
@@ -38,6 +45,8 @@ def dense_values(sparsity: Any, schema: Any, values: Array, shape: tuple[int, ..
                 for field in ("ArraySegments", "ArrayIndices")
             )
             starts, counts = segments[places], segments[places + 1] - segments[places]
+        if int(counts.min(initial=0)) < 0 or sum(counts.tolist()) > prod(shape):
+            raise ValueError(f"a level has more places than a tensor of shape {shape}")
         first = np.repeat(np.cumsum(counts) - counts, counts)
         within = np.arange(counts.sum()) - first
         coordinates = [np.repeat(c, counts) for c in coordinates]
