@@ -126,6 +126,8 @@ def check(case: TestCase, device: str, as_is: bool, target: TargetName | None = 
 def compare(got: Any, want: Any, case: TestCase) -> None:
     """As ONNX's own runner compares: dtype, shape, then values within the test's tolerance."""
     if isinstance(want, list) or want is None:
+        if isinstance(want, list) and isinstance(got, np.ndarray):
+            got = list(got)  # the stacked elements of a sequence
         assert type(got) is type(want), f"{got}, expected {want}"
         for one, other in zip(got or (), want or (), strict=True):
             compare(one, other, case)

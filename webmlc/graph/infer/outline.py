@@ -43,6 +43,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
 )
 from webmlc.graph.ops.shapes import canonical, same
+from webmlc.graph.ops.stacked_loops import ELEMENTS
 from webmlc.graph.ops.subgraphs import splice
 
 Infer = Callable[[Function, Scope, bool], Function]
@@ -151,7 +152,9 @@ class Outline:
         builder = self.builder(key, expansion)
         outputs = splice(self.context.attribute(f"{key}_branch"), builder, {})
         outputs = tuple(
-            builder("AsTensor", output, domain="webmlc") if k in stacked else output
+            builder("AsTensor", output, domain="webmlc", decided_by=self.context.node.inputs[0])
+            if k in stacked
+            else output
             for k, output in enumerate(outputs)
         )
         function, captures = self.function(builder, expansion, (), outputs, {})
@@ -262,6 +265,10 @@ class Outline:
                 else Var(self.outlines.symbol(f"{output}_{axis}"))
                 for axis, size in enumerate(type_.shape)
             ]
+            elements = self.context.attribute(ELEMENTS, 0)
+            if number >= len(results) - elements and sizes != list(type_.shape):
+                description = f"a sequence has elements of type {type_}, and its length"
+                raise UnknownValueError(self.context.attribute("decided_by"), description)
             stacked = _stacked(TensorType(type_.dtype, tuple(sizes)), axis, count)
             symbols += (*_new(stacked, _stacked(type_, axis, count)), count.name)
             types.append(stacked)

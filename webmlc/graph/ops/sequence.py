@@ -19,7 +19,14 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Function, Stacked
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result
+from webmlc.graph.ops.operator import (
+    Context,
+    NotSupportedError,
+    Operator,
+    Result,
+    UnknownValueError,
+)
+from webmlc.graph.ops.shapes import same
 from webmlc.graph.ops.subgraphs import splice
 
 Results = tuple[Result, ...]
@@ -48,9 +55,11 @@ def _position(context: Context, index: int, length: int, last: int) -> int:
     return position + length if position < 0 else position
 
 
-def _stack(context: Context, build: Builder, index: int = 0) -> Value:
-    """A sequence input as one tensor."""
-    return build("AsTensor", context.node.inputs[index], domain="webmlc")
+def _stack(context: Context, build: Builder, index: int = 0, position: int = -1) -> Value:
+    """A sequence input as one tensor. A run may decide the position that another input gives."""
+    decides = position >= 0 and context.is_decided_by_run(position)
+    value = context.node.inputs[position] if decides else ""
+    return build("AsTensor", context.node.inputs[index], domain="webmlc", decided_by=value)
 
 
 def _length_of(build: Builder, stack: Value) -> Value:
@@ -77,7 +86,7 @@ def _insert(context: Context, build: Builder) -> Results:
     row = build.inputs[1].unsqueeze(0)
     if values == ():
         return (Stacked(row),)
-    stack = _stack(context, build)
+    stack = _stack(context, build, position=2)
     if not context.has(2):
         return (Stacked(build("Concat", stack, row, axis=0)),)
     length = _length_of(build, stack)
@@ -92,7 +101,7 @@ def _erase(context: Context, build: Builder) -> Results:
         values = context.sequence(0)
         at = _position(context, 1, len(values), len(values) - 1)
         return ((*values[:at], *values[at + 1 :]),)
-    stack = _stack(context, build)
+    stack = _stack(context, build, position=1)
     length = _length_of(build, stack)
     position = build.inputs[1].cast(DType.int64) if context.has(1) else length - 1
     place = _place(build, position, length, length)
@@ -106,7 +115,7 @@ def _at(context: Context, build: Builder) -> Results:
         values = context.sequence(0)
         return (values[_position(context, 1, len(values), len(values) - 1)],)
     position = build("Squeeze", build.inputs[1])
-    return (build("Gather", _stack(context, build), position, axis=0),)
+    return (build("Gather", _stack(context, build, position=1), position, axis=0),)
 
 
 def _length(context: Context, build: Builder) -> Results:
@@ -228,11 +237,36 @@ def _as_tensor(context: Context, build: Builder) -> Results:
     if isinstance(values, Stacked):
         return (values.value,)
     if not values:
-        raise NotSupportedError(
-            "this sequence is empty at first, so its elements have no type; insert an element "
-            "before, or let each iteration of the loop append one"
-        )
-    return (build("Concat", *(build.value(v).unsqueeze(0) for v in values), axis=0),)
+        reason = "this sequence is empty at first, so its elements have no type"
+        raise _undecided(context, reason)
+    return (build("JoinTensors", *values, domain="webmlc", **context.node.attributes),)
+
+
+def _join_tensors(context: Context, build: Builder) -> Results:
+    """Stack tensors of one shape."""
+    first, *others = (context.type(i) for i in range(len(context.node.inputs)))
+    for other in others:
+        has_form = (other.dtype, other.rank) == (first.dtype, first.rank)
+        if not has_form or not all(map(same, first.shape, other.shape)):
+            raise _undecided(context, f"a sequence has elements of types {first} and {other}")
+    rows = (build.value(v).unsqueeze(0) for v in context.node.inputs)
+    return (build("Concat", *rows, axis=0),)
+
+
+def _join_stacks(context: Context, build: Builder) -> Results:
+    """Join two stacks of elements of one shape."""
+    first, second = context.type(0), context.type(1)
+    if first.rank != second.rank or not all(map(same, first.shape[1:], second.shape[1:])):
+        raise _undecided(context, f"a sequence has elements in stacks {first} and {second}")
+    return (build("Concat", *build.inputs, axis=0),)
+
+
+def _undecided(context: Context, reason: str) -> NotSupportedError:
+    """The error for a sequence that cannot be one tensor. It names the value that a run decides."""
+    value = context.attribute("decided_by", "")
+    if value:
+        return UnknownValueError(value, f"{reason}, and what decides its length or a position")
+    return NotSupportedError(f"{reason}; give all elements one shape")
 
 
 def _as_sequence(context: Context, build: Builder) -> Results:
@@ -268,6 +302,8 @@ OPS: tuple[Operator, ...] = (
     Operator("ConcatFromSequence", expand=_concat),
     Operator("JoinElements", expand=_join_elements, domain="webmlc"),
     Operator("AsTensor", expand=_as_tensor, domain="webmlc"),
+    Operator("JoinTensors", expand=_join_tensors, domain="webmlc"),
+    Operator("JoinStacks", expand=_join_stacks, domain="webmlc"),
     Operator("AsSequence", expand=_as_sequence, domain="webmlc"),
     Operator("Optional", expand=_optional),
     Operator("OptionalHasElement", expand=_has_element),

@@ -17,6 +17,11 @@ from webmlc.graph.ir import Function, Stacked
 from webmlc.graph.ops.operator import Context, Result
 from webmlc.graph.ops.subgraphs import reads, splice
 
+ELEMENTS = "elements"
+"""An attribute of a Loop: how many of its last scans are the elements of a sequence, which have one
+shape. The attribute `decided_by` names the value that decides the length.
+"""
+
 
 def with_stacks(context: Context, build: Builder) -> tuple[Result, ...]:
     """Make a loop carry tensors in place of sequences, whose lengths only a run knows. A sequence
@@ -29,12 +34,14 @@ def with_stacks(context: Context, build: Builder) -> tuple[Result, ...]:
     states = [k for k in range(len(carried)) if k not in appends]
     sequences = held - appends.keys()
     looping = _looping(build, body, states, sequences, list(appends.values()))
+    decides = condition if context.is_decided_by_run(1) else count
 
     def stack(k: int) -> str:
-        return build("AsTensor", carried[k], domain="webmlc")
+        return build("AsTensor", carried[k], domain="webmlc", decided_by=decides)
 
     initial = (stack(k) if k in sequences else carried[k] for k in states)
-    attributes = {**context.node.attributes, "body": looping}
+    marks = {"decided_by": decides, ELEMENTS: len(appends)}
+    attributes = {**context.node.attributes, **marks, "body": looping}
     outputs = len(looping.outputs) - 1
     values = build.many("Loop", count, condition, *initial, outputs=outputs, **attributes)
     first_append = len(values) - len(appends)
@@ -44,7 +51,9 @@ def with_stacks(context: Context, build: Builder) -> tuple[Result, ...]:
     }
     for k, scan in zip(appends, values[first_append:], strict=True):
         is_empty = context.sequences[carried[k]] == ()
-        results[k] = Stacked(scan if is_empty else build("Concat", stack(k), scan, axis=0))
+        if not is_empty:
+            scan = build("JoinStacks", stack(k), scan, domain="webmlc", decided_by=decides)
+        results[k] = Stacked(scan)
     return (*(results[k] for k in range(len(carried))), *values[len(states) : first_append])
 
 
