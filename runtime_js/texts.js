@@ -6,7 +6,7 @@
 // In the program a text is a number: its place in the list of words, or behind it. Only models with texts import this module.
 
 import { arrayOf } from "./dtypes.js";
-import { InputError } from "./errors.js";
+import { InputError, PackageError } from "./errors.js";
 import { described } from "./kinds.js";
 import { elementCount } from "./manifest.js";
 import { chosenOutputs } from "./run_options.js";
@@ -19,7 +19,7 @@ import { chosenOutputs } from "./run_options.js";
 /** @typedef {(row: string[]) => Float32Array} GramCounter */
 
 const MARKS = ["\u0002", "\u0003"]; // before and after the tokens of a text
-const SPACE = /[ \t\n\v\f\r]+/;
+const SPACE = " \t\n\v\f\r";
 const INTEGER = /^[+-]?[0-9]+$/;
 const FLOAT = /^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?$|^[+-]?(inf|infinity|nan)$/i;
 /** The bounds of integers. @type {Record<string, [bigint, bigint]>} */
@@ -38,9 +38,17 @@ const BOUNDS = Object.fromEntries(
  * @returns {Promise<M>}
  */
 export async function withTexts(model, texts) {
-  const read = async (/** @type {string} */ path) => JSON.parse(new TextDecoder().decode(await model.file(path)));
+  const read = async (/** @type {string} */ path) => {
+    const json = new TextDecoder().decode(await model.file(path));
+    try {
+      return JSON.parse(json);
+    } catch (error) {
+      throw new PackageError(`${path}: is not JSON (${/** @type {Error} */ (error).message}). Build the package again`);
+    }
+  };
   /** @type {string[]} */
   const words = await read(texts.words);
+  if (!Array.isArray(words) || words.some((word) => typeof word !== "string")) throw new PackageError(`${texts.words}: holds no texts. Build the package again`);
   const numbers = new Map(words.map((word, number) => [word, number]));
   /** @type {Map<string, GramCounter>} */
   const counters = new Map();
@@ -54,10 +62,12 @@ export async function withTexts(model, texts) {
     const values = new Values(words, numbers, counters);
     checkNames(inputs, given);
     for (const [name, { shape, texts: data }] of Object.entries(texts.constants)) values.set(name, { dtype: "string", shape, data });
-    for (const port of texts.inputs) values.set(port.name, textsOf(port, given[port.name]));
+    /** @type {Map<string, number>} */
+    const sizes = new Map();
+    for (const port of texts.inputs) values.set(port.name, textsOf(port, given[port.name], sizes));
     values.compute(texts.before);
-    const others = Object.entries(given).filter(([name]) => !texts.inputs.some((port) => port.name === name));
-    return { values, feeds: Object.fromEntries([...others, ...texts.feeds.map((name) => [name, values.numbered(name)])]) };
+    const numeric = Object.entries(given).filter(([name]) => !texts.inputs.some((port) => port.name === name));
+    return { values, feeds: Object.fromEntries([...numeric, ...texts.feeds.map((name) => [name, values.numbered(name)])]) };
   };
   model.inputs = inputs;
   model.outputs = outputs;
@@ -120,19 +130,27 @@ function checkNames(ports, given) {
  * An input of texts. A list of texts alone is enough if at most one size of the input is symbolic. Throws InputError.
  * @param {TextPort} port
  * @param {any} value
+ * @param {Map<string, number>} symbols  the symbolic sizes of the inputs before it, and then of this input
  * @returns {Value}
  */
-function textsOf({ name, shape: sizes }, value) {
+function textsOf({ name, shape: sizes }, value, symbols) {
   const data = Array.isArray(value) ? value : value?.data;
   const wrong = (/** @type {string} */ problem) => new InputError(`input "${name}" ${problem}`);
-  if (!Array.isArray(data)) throw wrong(`holds ${described(data)}, expected texts as Array`);
-  const other = data.find((text) => typeof text !== "string");
-  if (other !== undefined) throw wrong(`holds ${described(other)}, expected texts (string)`);
+  if (!Array.isArray(data)) throw wrong(`holds ${described(data ?? value)}, expected texts as Array`);
+  const place = data.findIndex((text) => typeof text !== "string");
+  if (place >= 0) throw wrong(`holds ${described(data[place])}, expected texts (string)`);
   const fixed = sizes.reduce((/** @type {number} */ product, size) => product * (typeof size === "number" ? size : 1), 1);
   const isSingle = sizes.filter((size) => typeof size !== "number").length === 1;
   const shape = Array.isArray(value) ? sizes.map((size) => (typeof size === "number" ? size : isSingle ? data.length / fixed : NaN)) : value.shape;
-  const isSame = Array.isArray(shape) && shape.length === sizes.length && sizes.every((size, i) => typeof size !== "number" || size === shape[i]);
-  if (!isSame) throw wrong(`has shape [${shape}], expected [${sizes}]`);
+  const isShape = Array.isArray(shape) && shape.length === sizes.length && shape.every((size) => Number.isInteger(size) && size >= 0);
+  const isSame = sizes.every((size, i) => {
+    if (isShape && typeof size === "string" && !symbols.has(size)) symbols.set(size, shape[i]);
+    return Array.isArray(size) || shape?.[i] === (typeof size === "number" ? size : symbols.get(size));
+  });
+  if (!isShape || !isSame) {
+    const bound = sizes.flatMap((size) => (typeof size === "string" && symbols.has(size) ? `${size} = ${symbols.get(size)}` : []));
+    throw wrong(`has shape [${shape}], expected [${sizes}]` + (bound.length ? ` with ${bound.join(", ")}` : ""));
+  }
   if (elementCount(shape) !== data.length) throw wrong(`has ${data.length} texts, expected [${sizes}]: pass { shape, data }`);
   return { dtype: "string", shape: [...shape], data: [...data] };
 }
@@ -161,7 +179,9 @@ class Values {
 
   /** @param {string} name @returns {Value} */
   get(name) {
-    return /** @type {Value} */ (this.#values.get(name));
+    const value = this.#values.get(name);
+    if (!value) throw new PackageError(`manifest.json: no step of texts computes "${name}". Build the package again`);
+    return value;
   }
 
   /** A value as the program reads it. @param {string} name @returns {Value} */
@@ -208,7 +228,7 @@ export function computeStep(step, values) {
     case "view":
       return { ...values[0], shape: viewed(step.shape, shape) };
     case "take":
-      return taken(values[0], step.axis, step.indices);
+      return elementsAt(values[0], step.axis, step.indices);
     case "join":
       return concatenated(values, step.axis);
     case "normalise":
@@ -225,17 +245,22 @@ export function computeStep(step, values) {
       const numbers = data.map((/** @type {string} */ text) => parsed(text, step.dtype));
       return { dtype: step.dtype, shape, data: /** @type {any} */ (arrayOf(step.dtype)).from(numbers) };
     }
-    case "print":
-      return { dtype: "string", shape, data: Array.from(data, printed) };
+    case "print": {
+      const isFloat = values[0].dtype.startsWith("float");
+      return { dtype: "string", shape, data: Array.from(data, isFloat ? printed : String) };
+    }
   }
 }
 
-/** @param {number[]} sizes @param {readonly number[]} shape */
+/**
+ * The shape of a "view". Axes of equal size do not count for the size that remains, because they may be empty.
+ * @param {number[]} sizes
+ * @param {readonly number[]} shape
+ */
 function viewed(sizes, shape) {
-  const result = sizes.map((size, axis) => size || shape[axis]);
-  const rest = result.indexOf(-1);
-  const known = result.reduce((product, size) => product * (size < 0 ? 1 : size), 1);
-  if (rest >= 0) result[rest] = shape.reduce((product, size) => product * size, 1) / known;
+  const remaining = elementCount(shape.filter((_, axis) => sizes[axis] !== 0)) / elementCount(sizes.filter((size) => size > 0));
+  const result = sizes.map((size, axis) => (size === 0 ? shape[axis] : size === -1 ? remaining : size));
+  if (!Number.isInteger(remaining) || elementCount(result) !== elementCount(shape)) throw new InputError(`texts of the shape [${shape}] do not fit the shape [${result}]`);
   return result;
 }
 
@@ -250,16 +275,20 @@ function partsAlong({ shape, data }, axis) {
 }
 
 /** @param {Value} value @param {number} axis @param {number[]} indices @returns {Value} */
-function taken(value, axis, indices) {
+function elementsAt(value, axis, indices) {
   const after = elementCount(value.shape.slice(axis + 1));
+  const outside = indices.find((index) => index >= value.shape[axis]);
+  if (outside !== undefined) throw new InputError(`index ${outside} is out of range for texts of the shape [${value.shape}]`);
   const data = partsAlong(value, axis).flatMap((part) => indices.flatMap((index) => part.slice(index * after, (index + 1) * after)));
   return { dtype: "string", shape: withSize(value.shape, axis, indices.length), data };
 }
 
 /** @param {Value[]} values @param {number} axis @returns {Value} */
 function concatenated(values, axis) {
-  const [first, ...others] = values.map((value) => partsAlong(value, axis));
-  const data = first.flatMap((part, i) => [part, ...others.map((parts) => parts[i])].flat());
+  const shapes = values.map(({ shape }) => String(withSize(shape, axis, 0)));
+  if (new Set(shapes).size > 1) throw new InputError(`texts of the shapes [${values.map(({ shape }) => shape).join("] and [")}] do not fit together`);
+  const parts = values.map((value) => partsAlong(value, axis));
+  const data = parts[0].flatMap((_, i) => parts.flatMap((part) => part[i]));
   const size = values.reduce((sum, { shape }) => sum + shape[axis], 0);
   return { dtype: "string", shape: withSize(values[0].shape, axis, size), data };
 }
@@ -268,6 +297,7 @@ function concatenated(values, axis) {
 function normalised({ case: letters, stop_words: stopWords, folds }, { shape, data }) {
   const change = (/** @type {string} */ text) => (letters === "lower" ? text.toLowerCase() : letters === "upper" ? text.toUpperCase() : text);
   if (!stopWords.length) return { dtype: "string", shape, data: data.map(change) };
+  if (elementCount(shape.slice(0, -1)) !== 1) throw new InputError(`stop words are removed from one row of texts, and the shape is [${shape}]`);
   const fold = (/** @type {string} */ text) => (folds ? text.toLowerCase() : text);
   const stops = new Set(stopWords.map(fold));
   const texts = data.filter((/** @type {string} */ text) => !stops.has(fold(text))).map(change);
@@ -289,10 +319,18 @@ const longest = (lists) => lists.reduce((most, { length }) => Math.max(most, len
 
 /** @param {string} text @param {string} delimiter @param {number} limit */
 function partsOf(text, delimiter, limit) {
-  const whole = delimiter ? text : text.replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/g, "");
+  const whole = delimiter ? text : stripped(text);
   if (!whole) return [];
-  const separator = delimiter ? new RegExp(delimiter.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "gu") : new RegExp(SPACE, "gu");
+  const separator = new RegExp(delimiter ? delimiter.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : `[${SPACE}]+`, "gu");
   return between(separator, whole, limit < 0 ? Infinity : limit);
+}
+
+/** A text without white space at its ends. @param {string} text */
+function stripped(text) {
+  let [start, end] = [0, text.length];
+  while (start < end && SPACE.includes(text[start])) start++;
+  while (end > start && SPACE.includes(text[end - 1])) end--;
+  return text.slice(start, end);
 }
 
 /** The texts between the first matches of a pattern that are not empty. @param {RegExp} pattern @param {string} text @param {number} [limit] */
@@ -364,7 +402,10 @@ function counted(step, { shape, data }, counter) {
  * @param {CountGrams} step
  * @returns {GramCounter}
  */
-export function gramCounter({ texts, counts, columns, weights = [] }, { shortest, longest, skips, clips, width }) {
+export function gramCounter({ texts, counts, columns, weights = [] }, { grams, shortest, longest, skips, clips, width }) {
+  const needed = counts.reduce((sum, count, i) => sum + count * (i + 1), 0);
+  const fits = counts.reduce((sum, count) => sum + count, 0) === columns.length && columns.every((column) => column >= 0 && column < width);
+  if (needed !== texts.length || !fits || longest > counts.length) throw new PackageError(`${grams}: its n-grams do not fit together`);
   /** @type {Map<string, number>} */
   const numbers = new Map();
   for (const text of texts) if (!numbers.has(text)) numbers.set(text, numbers.size);
@@ -381,18 +422,18 @@ export function gramCounter({ texts, counts, columns, weights = [] }, { shortest
   return (row) => {
     const items = row.map((text) => numbers.get(text) ?? -1);
     /** @type {Map<number, number>} */
-    const found = new Map();
+    const frequencies = new Map();
     for (let length = shortest; length <= longest; length++) {
-      for (let distance = 1; distance <= (length > 1 ? skips + 1 : 1); distance++) {
+      for (let distance = 1; distance <= (length > 1 ? Math.min(skips + 1, items.length) : 1); distance++) {
         for (let first = 0; first + (length - 1) * distance < items.length; first++) {
           let key = String(items[first]);
           for (let k = 1; k < length; k++) key += `,${items[first + k * distance]}`;
-          for (const place of places.get(key) ?? []) found.set(place, (found.get(place) ?? 0) + 1);
+          for (const place of places.get(key) ?? []) frequencies.set(place, (frequencies.get(place) ?? 0) + 1);
         }
       }
     }
     const result = new Float32Array(width);
-    for (const [place, count] of [...found].sort(([a], [b]) => a - b)) {
+    for (const [place, count] of [...frequencies].sort(([a], [b]) => a - b)) {
       result[columns[place]] += Math.fround(weights[place] ?? 1) * (clips ? 1 : count);
     }
     return result;
@@ -401,7 +442,7 @@ export function gramCounter({ texts, counts, columns, weights = [] }, { shortest
 
 /** The number that a text spells. Throws InputError if it spells none of this type. @param {string} text @param {string} dtype @returns {number | bigint} */
 function parsed(text, dtype) {
-  const word = text.replace(/^[ \t\n\v\f\r]+|[ \t\n\v\f\r]+$/g, "");
+  const word = stripped(text);
   const wrong = new InputError(`the text ${JSON.stringify(text)} is not a number of type ${dtype}`);
   if (dtype.startsWith("float")) {
     if (!FLOAT.test(word)) throw wrong;
@@ -415,15 +456,18 @@ function parsed(text, dtype) {
   return dtype.endsWith("64") ? number : Number(number);
 }
 
-/** The text of a number, as C's %.8g prints it. @param {number | bigint} number */
+/** The text of a float, as C's %.8g prints it: halves become even, but JavaScript rounds them up. @param {number} number */
 function printed(number) {
-  if (typeof number === "bigint") return String(number);
   if (Number.isNaN(number)) return "NaN";
-  if (!Number.isFinite(number)) return number > 0 ? "INF" : "-INF";
-  const [digits, exponent] = number.toExponential(7).split("e");
-  const trimmed = (/** @type {string} */ text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
-  const sign = Object.is(number, -0) ? "-" : "";
-  const size = Math.abs(Number(exponent));
-  if (Number(exponent) >= -4 && Number(exponent) < 8) return sign + trimmed(number.toFixed(7 - Number(exponent)));
-  return `${trimmed(digits)}e${exponent[0]}${size < 10 ? "0" : ""}${size}`;
+  const sign = number < 0 || Object.is(number, -0) ? "-" : "";
+  if (!Number.isFinite(number)) return `${sign}INF`;
+  const [exact, power] = Math.abs(number).toExponential(100).split("e");
+  const isHalf = /^\d\.\d{6}[02468]50*$/.test(exact);
+  const [mantissa, exponent] = isHalf ? [exact.slice(0, 9), power] : Math.abs(number).toExponential(7).split("e");
+  const place = Number(exponent) + 1; // of the point in the digits
+  const digits = mantissa.replace(".", "");
+  const trimmed = (/** @type {string} */ text) => text.replace(/\.?0*$/, "");
+  if (place <= 0 && place > -4) return sign + trimmed(`0.${"0".repeat(-place)}${digits}`);
+  if (place > 0 && place <= 8) return sign + trimmed(`${digits.slice(0, place)}.${digits.slice(place)}`);
+  return `${sign}${trimmed(mantissa)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
 }

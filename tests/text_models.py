@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -103,16 +104,25 @@ TEXT_MODELS: dict[str, tuple[str, dict[str, Array]]] = {
         {"x": texts("a.b@c.com", "é@c.com", "aBc12", "é", "\n😀", "a]", "", "é'", "a b")},
     ),
     "numbers": (
-        """g (string[n] x, float[m] y) => (float[n] a, int64[n] b, string[m] c, string[m] d) {
+        """g (string[n] x, float[m] y, int32[k] z) => (float[n] a, int64[n] b, string[m] c,
+            string[m] d, string[k] e, string[k] f) {
           a = Cast<to=1>(x)
           b = Cast<to=7>(x)
           c = Cast<to=8>(y)
           whole = Floor(y)
           d = Cast<to=8>(whole)
+          e = Cast<to=8>(z)
+          e64 = Cast<to=11>(z)
+          half = Constant<value=double {-0.000244140625}>()
+          product = Mul(e64, half)
+          f = Cast<to=8>(product)
         }""",
         {
             "x": texts("15", "-3", "+4", "0"),
-            "y": np.array([1, 1.5, 1e-7, 10 / 3, 1e20, 123456.789, 99999999, 0.1, -2e-5], "f4"),
+            "y": np.array(
+                [1, 1.5, 1e-7, 10 / 3, 1e20, 123456.789, 99999999, 0.1, -2e-5, 0.0, -0.0, 1e-4, 1e8]
+            ).astype("f4"),
+            "z": np.array([123456789, -(2**31), 0, 7, 1, 3], "i4"),
         },
     ),
     "n-grams": (
@@ -142,6 +152,19 @@ TEXT_MODELS: dict[str, tuple[str, dict[str, Array]]] = {
         }""",
         {"x": texts("a", "b", "z"), "c": np.array(False)},
     ),
+    "no rows": (
+        """g (string[n,1,m] x) => (string[n,m] y, string[n,k] z, int64[n] c, int64[n,1,m] d) {
+          axis = Constant<value_ints=[1]>()
+          flat = Squeeze(x, axis)
+          end = Constant<value_strings=["!"]>()
+          y = StringConcat(flat, end)
+          first = Constant<value_int=0>()
+          column = Gather<axis=1>(flat, first)
+          z, c = StringSplit(column)
+          d = ENCODE<keys_strings=["a"],values_int64s=[4]>(x)
+        }""",
+        {"x": np.empty((0, 1, 3), object)},
+    ),
     "columns": (
         """g (string[1,3] x) => (float[1,2] y, string[1,1] z, string[1,2] w) {
           i = Constant<value_ints=[2]>()
@@ -162,6 +185,23 @@ TEXT_MODELS: dict[str, tuple[str, dict[str, Array]]] = {
     ),
 }
 """By name, a graph in ONNX's text format, and its inputs."""
+PATTERNS = [
+    r"\x{41}\x62", r"a{b}|a{,2}|}|{", r"[[:^alpha:]]+", r"[\S]", r"[^\W]", r"\a|\101|\07",
+    r"(?i)k|É|\x{e9}b", r"[[:word:]-z]", r"[a&&b~~c]", r"[[]|[[^]", r"[^[:punct:]\s]", r"\Bb|b\b",
+    r"a\b.*", r"[\x{41}-\x{43}\-]", "#-, ?", r"[{2}(?:]+", r"[:alpha:]",
+]  # fmt: skip
+"""Patterns that Python or JavaScript would read otherwise than RE2 does."""
+_CALLS = "".join(
+    f"\n y{i} = RegexFullMatch<pattern={json.dumps(p, ensure_ascii=False)}>(x)"
+    for i, p in enumerate(PATTERNS)
+)
+_OUTPUTS = ", ".join(f"bool[n] y{i}" for i in range(len(PATTERNS)))
+TEXT_MODELS["escapes"] = (
+    f"g (string[n] x) => ({_OUTPUTS}) {{{_CALLS} }}",
+    {"x": texts("Ab", "a{b}", "a{,2}", "aa", "a", "}", "{", "12", "[:^", "\xa0", " ", "\v", "é",
+                "\a", "A", "k", "K", "\u212a", "É", "Éb", "éB", "z", "-", "&", "~", "[", "^", "b",
+                "a b", "ab", "aé", "#-, ", "#-,", "{2(", ":", "p", "_", "")},
+)  # fmt: skip
 
 
 def model_of(graph: str) -> onnx.ModelProto:

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 
 import webmlc
 from tests.command_line import run
 from tests.node import as_tensors, in_node
 from tests.text_models import TEXT_MODELS, expected, model_of, texts
-from webmlc.core.errors import InputError, UnsupportedError
+from webmlc.core.errors import InputError, ModelError, PackageError, UnsupportedError
+from webmlc.core.text_patterns import portable_pattern
+from webmlc.core.text_steps import CountGrams, Grams, Match
 from webmlc.host.check import check_model
 from webmlc.host.check_options import CheckOptions
+from webmlc.host.texts import Counter
+from webmlc.package.check_manifest import check_manifest
+from webmlc.package.manifest import TextPort, TextTensor
 from webmlc.pipeline import build_package
 
 
@@ -96,7 +102,11 @@ def test_wrong_texts_are_errors(tmp_path: Path) -> None:
         "input 'x' is missing": {},
         "no input is named 'q'; the model takes 'x' [(]str": {"x": texts(["1"]), "q": 1},
         "holds float64, expected texts": {"x": np.ones((1, 1))},
-        "holds object, expected texts": {"x": texts([None])},
+        "holds NoneType, expected texts": {"x": texts([None])},
+        "holds int, expected texts": {"x": [["1"], [2]]},
+        "holds list, expected texts": {"x": [["1"], ["2", "3"]]},
+        "holds bytes, expected texts": {"x": [[b"1"]]},
+        "holds [|]S1, expected texts": {"x": np.array([[b"1"]])},
         r"shape \[2\], expected \[n, 1\]": {"x": texts("1", "2")},
         "the text 'one' is not a number of type float32": {"x": texts(["one"])},
     }
@@ -106,14 +116,85 @@ def test_wrong_texts_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the model returns 'y', 'z'"):
         model.run({"x": texts(["1"])}, outputs=["w"])
     assert model.run({"x": [["1.5"]]})["y"].tolist() == [[1.5]]
-    answers = in_node(
-        tmp_path, [as_tensors(i) for i in ({}, {"x": texts("1")}, {"x": texts([""])})]
-    )
-    assert ["missing" in answers[0]["error"], "has shape [1]" in answers[1]["error"]] == [
-        True,
-        True,
+    assert model.run({"x": np.array([["2"]], np.dtypes.StringDType())})["y"].tolist() == [[2.0]]
+    odd = {"dtype": "string", "shape": [0.5, 2], "data": ["1"]}
+    runs = [
+        as_tensors(i) for i in ({}, {"x": texts("1")}, {"x": texts([""])}, {"x": texts([None])})
     ]
-    assert answers[2] == {"error": 'the text "" is not a number of type float32', "code": "input"}
+    answers = in_node(tmp_path, [*runs, {"x": odd}])
+    problems = (
+        "missing", "has shape [1]", 'the text "" is not a number of type float32', "holds null",
+        "has shape [0.5,2]",
+    )  # fmt: skip
+    for problem, answer in zip(problems, answers, strict=True):
+        assert problem in answer["error"] and answer["code"] == "input", answer
+
+
+def test_sizes_that_do_not_fit_are_errors(tmp_path: Path) -> None:
+    graph = """g (string[n] x, string[n] y, string[a,b] z, string[m] w) =>
+        (string[n] c, string[k,2] d, string[a,e] f, string[l] h, string[1] i) {
+      c = StringConcat(x, y)
+      h = StringConcat(x, w)
+      two = Constant<value_ints=[-1,2]>()
+      pairs = Reshape(w, two)
+      d = StringConcat(pairs, pairs)
+      f = NORMALISE<stopwords=["a"]>(z)
+      first = Constant<value_ints=[0]>()
+      start = Gather(w, first)
+      i = StringConcat(start, start)
+    }"""
+    webmlc.build(model_of(graph), tmp_path, target="wasm")
+    model = webmlc.load(tmp_path)
+    right = {
+        "x": texts("1", "2"),
+        "y": texts("3", "4"),
+        "z": texts(["a", "b"]),
+        "w": texts("5", "6"),
+    }
+    assert model.run(right)["f"].tolist() == [["b"]]
+    assert model.run(right | {"w": ["5\0", "6"]})["h"].tolist() == ["15\0", "26"]
+    wrong = (
+        {"y": texts("3")}, {"z": texts(["a"], ["b"])}, {"w": texts("5", "6", "7")}, {"w": texts()},
+    )  # fmt: skip
+    for change in wrong:
+        with pytest.raises(InputError, match="shape"):
+            model.run(right | change)
+    answers = in_node(tmp_path, [as_tensors(right | change) for change in wrong])
+    assert [answer.get("code") for answer in answers] == ["input"] * len(wrong), answers
+
+
+@pytest.mark.parametrize("pattern", ["a++", "(?i:a)b", "(?=a)", r"\1", r"[\b]", "[[:foo:]]", "a\\"])
+def test_patterns_that_hosts_would_misread_are_refused(pattern: str) -> None:
+    with pytest.raises(ModelError, match="cannot be read in Python and in pages"):
+        portable_pattern(pattern)
+
+
+def test_edited_records_are_refused(tmp_path: Path) -> None:
+    graph, _ = TEXT_MODELS["n-grams"]
+    webmlc.build(model_of(graph), tmp_path, target="wasm")
+    manifest = webmlc.load(tmp_path).manifest
+    record = manifest.texts
+    assert record is not None
+    count = record.before[0]
+    assert isinstance(count, CountGrams)
+    edits: dict[str, dict[str, Any]] = {
+        "has no files": {"words": "q.json"},
+        "which no step before it computes": {"before": (structs.replace(count, value="q"),)},
+        "texts.feeds names": {"before": ()},
+        "is no regular expression": {"before": (*record.before, Match("x", "m", "("))},
+        "counts n-grams": {"after": (count,)},
+        "has 1 texts": {"constants": {"c": TextTensor((2, 3), ("a",))}},
+        "computes no outputs": {"outputs": (TextPort("q", (), 0),)},
+    }
+    for problem, change in edits.items():
+        with pytest.raises(PackageError, match=problem):
+            check_manifest(structs.replace(manifest, texts=structs.replace(record, **change)))
+    grams = Grams(("a", "b"), (2,), (0, 9))
+    with pytest.raises(PackageError, match="do not fit together"):
+        Counter(grams, structs.replace(count, shortest=1, longest=1, width=2))
+    endless = structs.replace(count, shortest=1, longest=2, width=10, skips=10**15)
+    counter = Counter(Grams(("a", "b", "a"), (1, 1), (0, 9)), endless)
+    assert counter.count(texts("b", "c", "a")).nonzero()[0].tolist() == [0, 9]
 
 
 def test_the_command_line_takes_texts(

@@ -342,8 +342,8 @@ class _Refusal(Exception):
 def _with(node: Node, **attributes: Any) -> Node:
     """The node with further attributes, and without attributes that hold words."""
     words = ("cats_strings", "classlabels_strings")
-    rest = {k: v for k, v in node.attributes.items() if k not in words}
-    return replace(node, attributes={**rest, **attributes})
+    numbers = {k: v for k, v in node.attributes.items() if k not in words}
+    return replace(node, attributes={**numbers, **attributes})
 
 
 def _holds_texts(node: Node) -> bool:

@@ -9,19 +9,19 @@ twin of this module is `runtime_js/texts.js`, and `core/text_steps.py` documents
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from math import prod
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, PackageError
 from webmlc.core.text_patterns import compiled_pattern
 from webmlc.core.text_steps import (
     Append,
@@ -45,12 +45,13 @@ from webmlc.package.manifest import Texts as TextRecord
 from webmlc.package.sizes import shape_text
 
 Array = NDArray[Any]
+T = TypeVar("T")
 ReadFile = Callable[[str], bytes]
 RunProgram = Callable[[Mapping[str, Array], "Sequence[str] | None"], dict[str, Array]]
 MARKS = "\x02", "\x03"
 """The tokens before and after the tokens of a text."""
 _SPACE = " \t\n\v\f\r"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,20})")
 _FLOAT = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE
 )
@@ -61,11 +62,11 @@ class Texts:
 
     def __init__(self, manifest: Manifest, record: TextRecord, read: ReadFile) -> None:
         self._record = record
-        self._words: list[str] = json.loads(read(record.words))
+        self._words = _read_json(read, record.words, list[str])
         self._numbers = {word: number for number, word in enumerate(self._words)}
         self._inputs, self._outputs = manifest.model_inputs, manifest.model_outputs
         self._grams = {
-            step.grams: Counter(msgspec.json.decode(read(step.grams), type=Grams), step)
+            step.grams: Counter(_read_json(read, step.grams, Grams), step)
             for step in record.before
             if isinstance(step, CountGrams)
         }
@@ -102,11 +103,12 @@ class Texts:
         for name, tensor in self._record.constants.items():
             values.arrays[name] = _texts(tensor.texts, tensor.shape)
         check_names(self._inputs, inputs)
+        sizes: dict[str, int] = {}
         for port in self._record.inputs:
-            values.arrays[port.name] = _read(port, inputs[port.name])
+            values.arrays[port.name] = _read(port, inputs[port.name], sizes)
         values.compute(self._record.before, self._grams)
-        others = {name: array for name, array in inputs.items() if name not in values.arrays}
-        return {**others, **{name: values.number(name) for name in self._record.feeds}}
+        numeric = {name: array for name, array in inputs.items() if name not in values.arrays}
+        return {**numeric, **{name: values.number(name) for name in self._record.feeds}}
 
 
 @dataclass(slots=True)
@@ -154,7 +156,13 @@ class _Values:
             elif isinstance(step, Split):
                 self.arrays[step.result], self.arrays[step.counts] = _split(step, arrays[0])
             else:
-                self.arrays[step.result] = compute_step(step, *arrays)
+                try:
+                    self.arrays[step.result] = compute_step(step, *arrays)
+                except (ValueError, IndexError) as error:
+                    shapes = " and ".join(shape_text(array.shape) for array in arrays)
+                    raise InputError(
+                        f"the texts {step.result!r} cannot be computed of shapes {shapes}: {error}"
+                    ) from None
 
 
 def compute_step(step: TextStep, *arrays: Array) -> Array:
@@ -162,7 +170,7 @@ def compute_step(step: TextStep, *arrays: Array) -> Array:
     array = arrays[0]
     match step:
         case View(shape=sizes):
-            return array.reshape([size or array.shape[axis] for axis, size in enumerate(sizes)])
+            return array.reshape(_viewed(sizes, array.shape))
         case Take(axis=axis, indices=indices):
             return array.take(indices, axis)
         case Join(axis=axis):
@@ -187,26 +195,53 @@ def compute_step(step: TextStep, *arrays: Array) -> Array:
     raise TypeError(step)
 
 
+def _viewed(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The shape of a `View`. Axes of equal size do not count for the size that remains, because
+    they may be empty.
+    """
+    remaining = prod(n for axis, n in enumerate(shape) if axis >= len(sizes) or sizes[axis])
+    remaining //= prod(size for size in sizes if size > 0)
+    return [
+        shape[axis] if size == 0 else remaining if size == -1 else size
+        for axis, size in enumerate(sizes)
+    ]
+
+
 def _texts(texts: Iterable[str], shape: Sequence[int]) -> Array:
     array = np.empty(tuple(shape), object)
     array.reshape(-1)[:] = list(texts)
     return array
 
 
-def _read(port: TextPort, value: Any) -> Array:
-    """An input of texts. Raises `InputError` if it is none, or has another shape."""
-    array = np.asarray(value)
+def _read_json(read: ReadFile, path: str, kind: type[T]) -> T:
+    """Read a file of the package. Raises `PackageError` if it does not hold this type."""
+    try:
+        return msgspec.json.decode(read(path), type=kind)
+    except msgspec.MsgspecError as error:
+        raise PackageError(f"{path}: {error}. Build the package again") from None
+
+
+def _read(port: TextPort, value: Any, sizes: dict[str, int]) -> Array:
+    """An input of texts. `sizes` holds the symbolic sizes of the inputs before it, and then of this
+    input. Raises `InputError` if it holds no texts, or has another shape.
+    """
+    # numpy would write the numbers of a mixed list as texts
+    array = value if isinstance(value, np.ndarray) else np.array(value, object)
     flat = array.reshape(-1).tolist()
-    if array.dtype.kind not in "UO" or not all(isinstance(text, str) for text in flat):
-        raise InputError(f"input {port.name!r} holds {array.dtype}, expected texts (str)")
+    wrong = [type(text).__name__ for text in flat if not isinstance(text, str)]
+    if wrong or array.dtype.kind not in "OTU":
+        element = wrong[0] if array.dtype == object else array.dtype
+        raise InputError(f"input {port.name!r} holds {element}, expected texts (str)")
     is_same = array.ndim == len(port.shape) and all(
-        not isinstance(size, int) or size == actual
+        actual == (size if isinstance(size, int) else sizes.setdefault(size, actual))
         for size, actual in zip(port.shape, array.shape, strict=True)
+        if not isinstance(size, list)
     )
     if not is_same:
+        bound = ", ".join(f"{name} = {sizes[name]}" for name in port.shape if name in sizes)
         raise InputError(
             f"input {port.name!r} has shape {shape_text(array.shape)}, expected "
-            f"{shape_text(port.shape)}"
+            f"{shape_text(port.shape)}" + (f" with {bound}" if bound else "")
         )
     return _texts(flat, array.shape)
 
@@ -216,10 +251,12 @@ def _normalise(step: Normalise, array: Array) -> Array:
     change = changes[step.case]
     if not step.stop_words:
         return _texts(map(change, array.flat), array.shape)
+    if prod(array.shape[:-1]) != 1:
+        raise ValueError("stop words are removed from one row of texts")
     fold = changes["lower" if step.folds else "none"]
     stop_words = set(map(fold, step.stop_words))
-    kept = [change(text) for text in array.flat if fold(text) not in stop_words] or [""]
-    return _texts(kept, (*array.shape[:-1], len(kept)))
+    texts = [change(text) for text in array.flat if fold(text) not in stop_words] or [""]
+    return _texts(texts, (*array.shape[:-1], len(texts)))
 
 
 def _split(step: Split, array: Array) -> tuple[Array, Array]:
@@ -276,6 +313,16 @@ class Counter:
     """A counter of the n-grams of a file."""
 
     def __init__(self, grams: Grams, step: CountGrams) -> None:
+        needed = sum(length * count for length, count in enumerate(grams.counts, 1))
+        if (
+            min(grams.counts, default=0) < 0
+            or needed != len(grams.texts)
+            or sum(grams.counts) != len(grams.columns)
+            or len(grams.weights) not in (0, len(grams.columns))
+            or not all(0 <= column < step.width for column in grams.columns)
+            or not 1 <= step.shortest <= step.longest <= len(grams.counts)
+        ):
+            raise PackageError(f"{step.grams}: its n-grams do not fit together")
         self._step = step
         self._numbers: dict[str, int] = {}
         self._columns = np.array(grams.columns, np.int64)
@@ -312,7 +359,7 @@ class Counter:
         """The n-grams at each start, with each distance between their texts."""
         step, places = self._step, self._places
         for length in range(step.shortest, step.longest + 1):
-            for distance in range(1, step.skips + 2 if length > 1 else 2):
+            for distance in range(1, min(step.skips + 2, len(numbers)) if length > 1 else 2):
                 span = (length - 1) * distance
                 for start in range(len(numbers) - span):
                     yield from places.get(tuple(numbers[start : start + span + 1 : distance]), ())
@@ -320,13 +367,15 @@ class Counter:
 
 def _parse(text: str, dtype: DType) -> float | int:
     """The number that a text spells. Raises `InputError` if it spells none of this type."""
-    number = text.strip(_SPACE)
-    if (_FLOAT if dtype.is_float else _INTEGER).fullmatch(number):
-        if dtype.is_float:
-            return float(number)
+    spelling = text.strip(_SPACE)
+    if dtype.is_float and _FLOAT.fullmatch(spelling):
+        return float(spelling)
+    parts = None if dtype.is_float else _INTEGER.fullmatch(spelling)
+    if parts is not None:
+        number = int(parts[1] + parts[2])
         low, high = dtype.limits
-        if low <= int(number) <= high:
-            return int(number)
+        if low <= number <= high:
+            return number
     raise InputError(f"the text {text!r} is not a number of type {dtype}")
 
 

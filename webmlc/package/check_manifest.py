@@ -7,10 +7,14 @@ In: a `Manifest` whose fields have the right types. Out: nothing, or a `PackageE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from math import prod
 
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import DEVICES
+from webmlc.core.text_patterns import compiled_pattern
+from webmlc.core.text_steps import CountGrams, Match, Tokenise, results, sources
 from webmlc.package.manifest import (
     Bind,
     Collect,
@@ -20,6 +24,7 @@ from webmlc.package.manifest import (
     Move,
     Program,
     Stack,
+    Texts,
     read_by_host,
 )
 from webmlc.package.sizes import Size, from_size
@@ -41,8 +46,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     if texts is not None:
         if not set(texts.feeds) <= inputs.keys() or not set(texts.reads) <= outputs:
             yield "texts.feeds or texts.reads names no port of the program"
-        if texts.words not in manifest.files:
-            yield f"texts has no file {texts.words!r}"
+        yield from _problems_of_texts(manifest, texts)
         outputs |= {port.name for port in texts.outputs}
     for size in _sizes(manifest):
         if isinstance(size, list):
@@ -68,6 +72,42 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     for device, program in manifest.programs.items():
         for problem in _problems_of(manifest, program):
             yield problem.replace("PROGRAM", f"programs.{device}")
+
+
+def _problems_of_texts(manifest: Manifest, texts: Texts) -> Iterator[str]:
+    """Describe each fault of the steps on texts."""
+    grams = {step.grams for step in texts.before if isinstance(step, CountGrams)}
+    if missing := sorted({texts.words, *grams} - manifest.files.keys()):
+        yield f"texts has no files {missing}"
+    if any(isinstance(step, CountGrams) for step in texts.after):
+        yield "texts.after counts n-grams, which only steps before the program do"
+    values = {port.name for port in texts.inputs} | texts.constants.keys()
+    for steps, computed in ((texts.before, ()), (texts.after, texts.reads)):
+        values |= set(computed)
+        for step in steps:
+            if not sources(step) or not values.issuperset(sources(step)):
+                yield f"texts: a step reads {list(sources(step))}, which no step before it computes"
+            values |= set(results(step))
+            patterns = step.separators if isinstance(step, Tokenise) else ()
+            if isinstance(step, Match | Tokenise):
+                patterns += (step.pattern,)
+            if not all(map(_is_pattern, patterns)):
+                yield f"texts: a pattern of {step.result!r} is no regular expression"
+        if steps is texts.before and not values.issuperset(texts.feeds):
+            yield "texts.feeds names values that no step computes"
+    if missing := sorted({port.name for port in texts.outputs} - values - set(texts.reads)):
+        yield f"texts computes no outputs {missing}"
+    for name, tensor in texts.constants.items():
+        if min(tensor.shape, default=0) < 0 or prod(tensor.shape) != len(tensor.texts):
+            yield f"texts.constants.{name} has {len(tensor.texts)} texts"
+
+
+def _is_pattern(pattern: str) -> bool:
+    try:
+        compiled_pattern(pattern)
+    except (re.error, OverflowError):
+        return False
+    return True
 
 
 def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:

@@ -28,6 +28,12 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import broadcast
 
+SPELLED = frozenset(
+    {DType.float32, DType.float64, DType.int8, DType.int16, DType.int32, DType.int64}
+    | {DType.uint8, DType.uint16, DType.uint32, DType.uint64}
+)
+"""The types of numbers that hosts read and write as texts."""
+
 
 def _types(context: Context) -> tuple[TensorType, ...]:
     step: TextStep = context.attribute("step")
@@ -51,10 +57,21 @@ def _types(context: Context) -> tuple[TensorType, ...]:
         case CountGrams(width=width):
             return (TensorType(DType.float32, (*shape[:-1], const(width))),)
         case Parse(dtype=dtype):
+            _check_spelled(dtype)
             return (TensorType(dtype, shape),)
         case Print():
+            if context.dtype(0) != DType.bool:
+                _check_spelled(context.dtype(0))
             return (text,)
     raise NotSupportedError(f"a step {type(step).__name__} in a graph")
+
+
+def _check_spelled(dtype: DType) -> None:
+    """Raise `NotSupportedError` for numbers that hosts do not read and write as texts."""
+    if dtype not in SPELLED:
+        raise NotSupportedError(
+            f"it reads or writes {dtype} numbers as texts: cast to float32 or int64 in between"
+        )
 
 
 def _without_texts(context: Context, build: Builder) -> Value:

@@ -80,13 +80,13 @@ class _Cut:
         self.check(nodes)
         after = self.steps(self.late, [port.name for port in outputs] + list(self.late))
         names = {port.name for port in outputs}
-        wanted = names - self.late.keys() - self.texts
-        known = {r for step in after for r in results(step)}
+        values = names - self.late.keys() - self.texts
+        computed = {r for step in after for r in results(step)} | self.early.keys()
         for step in after:
-            wanted |= {s for s in sources(step) if s not in known | self.early.keys()}
-        constants = {n: function.constants[n] for n in sorted(wanted) if n in function.constants}
+            values |= {s for s in sources(step) if s not in computed}
+        constants = {n: function.constants[n] for n in sorted(values) if n in function.constants}
         public = tuple(o for o in function.outputs if o not in names)
-        hidden = tuple(sorted(wanted - constants.keys() - set(public)))
+        hidden = tuple(sorted(values - constants.keys() - set(public)))
         main = replace(function, nodes=tuple(nodes), outputs=(*public, *hidden))
         main = self.with_inputs(main)
         feeds = tuple(i for i in main.inputs if i in self.early)
@@ -166,7 +166,7 @@ class _Cut:
             )
         axis = context.axis(0)
         size = as_int(shape[axis])
-        if size is None:
+        if node.op == "Split" and size is None:
             return None
         if node.op == "Split":
             sizes = [as_int(self.function.types[o].shape[axis]) or 0 for o in node.outputs]
@@ -177,7 +177,10 @@ class _Cut:
         indices = constants.get(node.inputs[1])
         if indices is None:
             return None
-        places = tuple(int(i) % size for i in indices.reshape(-1))
+        indexes = [int(i) for i in indices.reshape(-1)]
+        places = tuple(i + size if i < 0 and size is not None else i for i in indexes)
+        if min(places, default=0) < 0 or (size is not None and max(places, default=0) >= size):
+            return None  # the program counts from the end, and reports an index out of range
         if indices.ndim == 1:
             return (Take(value, result, axis, places),)
         view = _view(shape, self.function.types[result].shape)
@@ -220,13 +223,13 @@ class _Cut:
         self, computed: dict[str, tuple[TextStep, ...]], needed: Iterable[str]
     ) -> tuple[TextStep, ...]:
         """The steps that compute the needed values, in order."""
-        pending, wanted = list(needed), set[str]()
+        pending, live = list(needed), set[str]()
         while pending:
             name = pending.pop()
-            if name in computed and name not in wanted:
-                wanted.add(name)
+            if name in computed and name not in live:
+                live.add(name)
                 pending += [s for step in computed[name] for s in sources(step)]
-        steps = (step for name in computed if name in wanted for step in computed[name])
+        steps = (step for name in computed if name in live for step in computed[name])
         return tuple({id(step): step for step in steps}.values())
 
     def constants_of(self, step: TextStep) -> dict[str, Array]:
