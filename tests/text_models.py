@@ -165,6 +165,27 @@ TEXT_MODELS: dict[str, tuple[str, dict[str, Array]]] = {
         }""",
         {"x": np.empty((0, 1, 3), object)},
     ),
+    "rows that a run counts": (
+        """g (string[n] x, int64 t, seq(string[n]) q) => (string[n] y, string[k,n] s, string[m] z) {
+          c = Constant<value=bool {1}>()
+          y, s = Loop(t, c, x) <body = b (int64 i, bool c, string[n] a) =>
+              (bool d, string[n] o, string[n] p) {
+            d = Identity(c)
+            word = Constant<value_strings=["zz"]>()
+            size = Shape(a)
+            words = Expand(word, size)
+            last = Constant<value_int=1>()
+            is_last = Equal(i, last)
+            o = Where(is_last, words, a)
+            p = Identity(a)
+          }>
+          first = Constant<value_int=0>()
+          element = SequenceAt(q, first)
+          is_a = Equal(x, element)
+          z = Compress<axis=0>(x, is_a)
+        }""",
+        {"x": texts("a", "b"), "t": np.array(3), "q": texts(["a", "c"], ["d", "e"])},
+    ),
     "columns": (
         """g (string[1,3] x) => (float[1,2] y, string[1,1] z, string[1,2] w) {
           i = Constant<value_ints=[2]>()
@@ -214,5 +235,7 @@ def model_of(graph: str) -> onnx.ModelProto:
 def expected(model: onnx.ModelProto, inputs: dict[str, Array]) -> dict[str, Array]:
     """The outputs that onnxruntime computes."""
     session = onnxruntime.InferenceSession(model.SerializeToString())
+    sequences = {i.name for i in session.get_inputs() if i.type.startswith("seq")}
+    feeds = {name: list(x) if name in sequences else x for name, x in inputs.items()}
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, inputs), strict=True))
+    return dict(zip(names, session.run(None, feeds), strict=True))

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from onnx import GraphProto, TensorProto
+from onnx import GraphProto, TensorProto, TypeProto
 
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.core.rewrite import variables
@@ -76,7 +76,7 @@ def number_texts(module: Module, graph: GraphProto) -> Module:
 
     Raises `UnsupportedError` with all nodes that cannot be compiled.
     """
-    names = {i.name for i in graph.input if i.type.tensor_type.elem_type == STRING}
+    names = {i.name for i in graph.input if STRING in _element_types(i.type)}
     writer = _Numbering({v.name for t in module.main.types.values() for d in t.shape
                          for v in variables(d)})  # fmt: skip
     writer.texts |= names & set(module.main.inputs)
@@ -333,6 +333,12 @@ class _Numbering:
         return CountGrams(
             "", "", file, shortest, longest, max(columns) + 1, skips, clips=mode == "IDF"
         )
+
+
+def _element_types(type_: TypeProto) -> tuple[int, int]:
+    """The element type of a tensor, and the element type of a sequence's tensors; 0 for none."""
+    element = type_.sequence_type.elem_type
+    return type_.tensor_type.elem_type, element.tensor_type.elem_type
 
 
 class _Refusal(Exception):

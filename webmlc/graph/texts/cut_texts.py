@@ -36,7 +36,7 @@ from webmlc.core.text_steps import (
     sources,
 )
 from webmlc.graph.ir import Array, Function, Module, Node, TextPort, Texts
-from webmlc.graph.ops.operator import Context, Scope
+from webmlc.graph.ops.operator import Context, Scope, symbols_bound_by
 from webmlc.graph.ops.slice import slices
 from webmlc.graph.ops.subgraphs import reads
 
@@ -237,12 +237,12 @@ class _Cut:
         return {name: constants[name] for name in sources(step) if name in constants}
 
     def with_inputs(self, main: Function) -> Function:
-        """Drop nodes without readers, and make inputs of the values that hosts compute. A text
-        stays an input if its shape alone binds a symbol.
+        """Drop nodes without readers that bind no symbols, and make inputs of the values that hosts
+        compute. A text stays an input if its shape alone binds a symbol.
         """
         live, nodes = set(main.outputs), list[Node]()
         for node in reversed(main.nodes):
-            if not live.isdisjoint(node.outputs):
+            if symbols_bound_by(node) or not live.isdisjoint(node.outputs):
                 nodes.insert(0, node)
                 live |= {i for i in main.types.keys() | main.constants.keys() if reads(node, i)}
         produced = {o for node in nodes for o in node.outputs}
