@@ -62,6 +62,9 @@ def test_a_model_of_texts_is_right(tmp_path: Path, name: str) -> None:
 
 
 REFUSED = {
+    "1 labels of classes for 1 scores": """g (float[n,2] x) => (string[n] y) {
+        y, s = ai.onnx.ml.LinearClassifier<classlabels_strings=["only"],coefficients=[1.0,-1.0],
+          intercepts=[0.5]>(x) }""",
     "Unique": "g (string[n] x) => (string[m] y) { y = Unique(x) }",
     "cannot be read in Python and in pages": (
         r'g (string[n] x) => (bool[n] y) { y = RegexFullMatch<pattern="\\pL+">(x) }'

@@ -23,7 +23,7 @@ from webmlc.core.expr import Expr, as_int, call, const, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array
-from webmlc.graph.ops.ml.scores import DOMAIN, STRINGS, number_labels
+from webmlc.graph.ops.ml.scores import DOMAIN, number_labels
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, product, require
 
@@ -117,7 +117,7 @@ def _one_hot(context: Context, build: Builder) -> Value:
     """Add a last axis of categories: 1 for the category that equals the element, else 0."""
     categories = context.attribute("cats_int64s")
     if not categories:
-        raise NotSupportedError(STRINGS)
+        raise NotSupportedError("cats_int64s and cats_strings are missing")
     whole = build.inputs[0].cast(DType.int64)
     column = whole.unsqueeze(-1)
     is_category = build("Equal", column, np.asarray(categories, np.int64))
@@ -125,12 +125,12 @@ def _one_hot(context: Context, build: Builder) -> Value:
 
 
 def _mapping(context: Context, name: str) -> Array | None:
-    """The attribute `keys_*` or `values_*` as an array of numbers. None if it holds strings."""
+    """The attribute `keys_*` or `values_*` as an array of numbers. None if it is missing."""
     tensor = context.attribute(f"{name}_tensor")
     if tensor is not None:
         array = np.asarray(tensor).reshape(-1)
         if array.dtype.kind not in "fiub":
-            raise NotSupportedError(STRINGS)
+            raise NotSupportedError(f"{name}_tensor holds {array.dtype}")
         return array
     for kind, dtype in (("floats", np.float32), ("int64s", np.int64)):
         numbers: Any = context.attribute(f"{name}_{kind}")
@@ -143,7 +143,7 @@ def _label_encoder(context: Context, build: Builder) -> Value:
     """Replace each element by the value of the last key that equals it, or else by the default."""
     keys, values = _mapping(context, "keys"), _mapping(context, "values")
     if keys is None or values is None:
-        raise NotSupportedError(STRINGS)
+        raise NotSupportedError(f"its {'keys' if keys is None else 'values'} are missing")
     default = context.attribute("default_tensor")
     if default is None:
         name, default_number = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
@@ -183,7 +183,7 @@ def _pool(context: Context) -> list[Grams]:
     exist.
     """
     if context.attribute("pool_strings"):
-        raise NotSupportedError("n-grams of strings: tensors hold numbers")
+        raise NotSupportedError("its n-grams hold texts, and its input holds numbers")
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)
     offsets = [int(n) for n in context.attribute("ngram_counts")]
     columns = np.array(context.attribute("ngram_indexes"), np.int64)

@@ -77,6 +77,8 @@ def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     bias = _floats(context, "intercepts")
     weights = _matrix(context, "coefficients", bias.size or _score_count(context, len(labels)))
+    if len(labels) != max(len(weights), 2):
+        raise NotSupportedError(f"{len(labels)} labels of classes for {len(weights)} scores")
     scores = _affine(build, _rows_for(context, build, weights), weights, bias)
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)

@@ -17,15 +17,13 @@ FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
 """ONNX's numbers of element types, as in the attribute `Cast.to`."""
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """The values of `post_transform`. Their positions are the numbers of opset 5."""
-STRINGS = "tensors hold numbers: strings are not supported (export the model with integer labels)"
-"""The error message for strings."""
 
 
 def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]:
-    """The integer class labels. Raises `NotSupportedError` if the labels are strings."""
+    """The labels of the classes. Raises `NotSupportedError` if there are none."""
     labels = context.attribute(name)
     if not labels:
-        raise NotSupportedError(STRINGS)
+        raise NotSupportedError(f"{name} is missing: give each class a label")
     return [int(v) for v in labels]
 
 
