@@ -58,24 +58,24 @@ export async function withTexts(model, texts) {
   const names = new Set(texts.outputs.map(({ name }) => name));
   const run = model.run.bind(model);
   const profile = model.profile.bind(model);
-  const feedsOf = (/** @type {Record<string, any>} */ given) => {
+  const feedsOf = (/** @type {Record<string, any>} */ inputTensors) => {
     const values = new Values(words, numbers, counters);
-    checkNames(inputs, given);
+    checkNames(inputs, inputTensors);
     for (const [name, { shape, texts: data }] of Object.entries(texts.constants)) values.set(name, { dtype: "string", shape, data });
     /** @type {Map<string, number>} */
     const sizes = new Map();
-    for (const port of texts.inputs) values.set(port.name, textsOf(port, given[port.name], sizes));
+    for (const port of texts.inputs) values.set(port.name, textsOf(port, inputTensors[port.name], sizes));
     values.compute(texts.before);
-    const numeric = Object.entries(given).filter(([name]) => !texts.inputs.some((port) => port.name === name));
+    const numeric = Object.entries(inputTensors).filter(([name]) => !texts.inputs.some((port) => port.name === name));
     return { values, feeds: Object.fromEntries([...numeric, ...texts.feeds.map((name) => [name, values.numbered(name)])]) };
   };
   model.inputs = inputs;
   model.outputs = outputs;
   // The texts are read before this returns, as inputs are.
-  model.run = async (/** @type {Record<string, any>} */ given, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
+  model.run = async (/** @type {Record<string, any>} */ inputTensors, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
     const results = numericResults(options, outputs, names);
     const chosen = chosenOutputs(outputs, { ...options, results }).map(({ name }) => name);
-    const { values, feeds } = feedsOf(given);
+    const { values, feeds } = feedsOf(inputTensors);
     const hasTexts = chosen.some((name) => names.has(name));
     const numeric = chosen.filter((name) => !names.has(name));
     const tensors = await run(feeds, { ...options, results, outputs: [...numeric, ...(hasTexts ? texts.reads : [])] }, ...more);
@@ -85,7 +85,7 @@ export async function withTexts(model, texts) {
     }
     return Object.fromEntries(chosen.map((name) => [name, names.has(name) ? values.texts(name) : tensors[name]]));
   };
-  model.profile = async (/** @type {Record<string, any>} */ given) => profile(feedsOf(given).feeds);
+  model.profile = async (/** @type {Record<string, any>} */ inputTensors) => profile(feedsOf(inputTensors).feeds);
   return model;
 }
 
@@ -117,12 +117,12 @@ function numericResults({ results, outputs: chosen }, outputs, names) {
   return Object.fromEntries(entries.filter(([name]) => !names.has(name)));
 }
 
-/** Throw InputError if the names of some inputs are not those of the ports. @param {Port[]} ports @param {Record<string, any>} given */
-function checkNames(ports, given) {
+/** Throw InputError if the names of some inputs are not those of the ports. @param {Port[]} ports @param {Record<string, any>} inputTensors */
+function checkNames(ports, inputTensors) {
   const takes = ports.map(({ name, dtype, shape }) => `"${name}" (${dtype}[${shape.join(", ")}])`).join(", ");
-  const unknown = Object.keys(given ?? {}).find((key) => !ports.some(({ name }) => name === key));
+  const unknown = Object.keys(inputTensors ?? {}).find((key) => !ports.some(({ name }) => name === key));
   if (unknown !== undefined) throw new InputError(`no input is named "${unknown}"; the model takes ${takes}`);
-  const missing = ports.find(({ name }) => given?.[name] === undefined);
+  const missing = ports.find(({ name }) => inputTensors?.[name] === undefined);
   if (missing) throw new InputError(`input "${missing.name}" is missing; the model takes ${takes}`);
 }
 
