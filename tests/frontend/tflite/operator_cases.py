@@ -235,6 +235,10 @@ CASES: dict[str, OperatorCase] = {
         "FULLY_CONNECTED", floats(3, 5), Fixed(floats(4, 5)), Fixed(floats(4)),
         kind="FullyConnectedOptions", FusedActivationFunction=1,
     ),
+    "FULLY_CONNECTED of a vector": case(
+        "FULLY_CONNECTED", POSITIVE[0, 0], Fixed(X[0].copy()), None, kind="FullyConnectedOptions",
+        KeepNumDims=True, version=6,
+    ),
     "FULLY_CONNECTED of rank 3": case(
         "FULLY_CONNECTED", floats(2, 3, 5), Fixed(floats(4, 5)), None,
         kind="FullyConnectedOptions", KeepNumDims=True, version=6,
@@ -293,6 +297,14 @@ CASES: dict[str, OperatorCase] = {
         "SCATTER_ND", integers([1], [3], [1]), floats(3, 2), fixed(5, 2), kind="ScatterNdOptions"
     ),
     "EMBEDDING_LOOKUP": case("EMBEDDING_LOOKUP", integers(2, 0, 2), Fixed(floats(3, 4))),
+    "STRIDED_SLICE by offsets to the end": case(
+        "STRIDED_SLICE", X, fixed(1, -2, -3), fixed(1, 2, 1), fixed(1, 1, 1), kind=SLICE,
+        Offset=True, BeginMask=1,
+    ),
+    "STRIDED_SLICE of a masked index": case(
+        "STRIDED_SLICE", X, fixed(1, 1, 2), fixed(2, 2, 3), fixed(1, 1, 1), kind=SLICE,
+        BeginMask=5, ShrinkAxisMask=5,
+    ),
     "SHAPE": case("SHAPE", X, kind="ShapeOptions", OutType=2, outputs=INT),
     "RANK": case("RANK", X, kind="RankOptions", outputs=INT),
     "FILL": case("FILL", integers(2, 3), Fixed(np.float32(1.5)), kind="FillOptions"),
@@ -322,6 +334,13 @@ CASES: dict[str, OperatorCase] = {
         f"UNSORTED_SEGMENT_{name}": case(
             f"UNSORTED_SEGMENT_{name}", floats(4, 3), integers(2, 0, 2, 0),
             Fixed(np.array(3, np.int32)), kind=f"UnsortedSegment{name.title()}Options",
+        )
+        for name in ("SUM", "PROD", "MAX", "MIN")
+    },
+    **{
+        f"UNSORTED_SEGMENT_{name} with a dropped row": case(
+            f"UNSORTED_SEGMENT_{name}", X[0].copy(), integers(1, -1, 1),
+            Fixed(np.array(2, np.int32)), kind=f"UnsortedSegment{name.title()}Options",
         )
         for name in ("SUM", "PROD", "MAX", "MIN")
     },

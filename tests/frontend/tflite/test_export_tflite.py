@@ -64,6 +64,110 @@ def test_a_quantised_operator_is_at_most_a_step_off(name: str, tmp_path: Path) -
     assert (difference > 0).mean() < 0.1
 
 
+def run_file(
+    tensors: list[FileTensor],
+    operators: list[FileOperator],
+    outputs: list[int],
+    folder: Path,
+    *x: Any,
+) -> list[np.ndarray]:
+    """The results of a file whose inputs are its first tensors."""
+    graph = FileGraph(tensors, operators, range(len(x)), outputs)
+    model = export(tflite_file([graph]), folder)
+    return run(model, {tensors[i].name: array for i, array in enumerate(x)})
+
+
+TABLE = np.array([[-5, 0], [3, 7], [100, -100]], np.int8)
+"""Bytes of a quantised tensor."""
+
+
+def test_rows_of_a_table_of_bytes_are_dequantised(tmp_path: Path) -> None:
+    tensors = [
+        FileTensor("ids", (2,), "INT32"),
+        constant("table", TABLE, scale=0.5, zero=3),
+        FileTensor("rows", (2, 2)),
+    ]
+    lookup = [FileOperator("EMBEDDING_LOOKUP", [0, 1], [2])]
+    (rows,) = run_file(tensors, lookup, [2], tmp_path, np.array([2, 0], np.int32))
+    np.testing.assert_array_equal(rows, (TABLE[[2, 0]].astype(np.float32) - 3) * np.float32(0.5))
+
+
+@pytest.mark.parametrize(("element", "numpy_type"), [("FLOAT32", np.float32), ("INT32", np.int32)])
+def test_a_cast_of_a_quantised_tensor_casts_its_integers(
+    element: str, numpy_type: Any, tmp_path: Path
+) -> None:
+    tensors = [FileTensor("x", (3, 2), "INT8", scale=0.5, zero=3), FileTensor("y", (3, 2), element)]
+    cast = [FileOperator("CAST", [0], [1], "CastOptions")]
+    (y,) = run_file(tensors, cast, [1], tmp_path, TABLE)
+    assert y.dtype == numpy_type
+    np.testing.assert_array_equal(y, TABLE)
+
+
+def test_offsets_of_a_run_reach_the_end(tmp_path: Path) -> None:
+    tensors = [
+        FileTensor("x", (3, 4)),
+        FileTensor("begin", (2,), "INT32"),
+        FileTensor("size", (2,), "INT32"),
+        constant("step", np.array([1, 1], np.int32)),
+        FileTensor("y", (2, 1)),
+    ]
+    take = [FileOperator("STRIDED_SLICE", [0, 1, 2, 3], [4], "StridedSliceOptions", {"Offset": 1})]
+    x, begin, size = floats(3, 4), np.array([-2, -3], np.int32), np.array([2, 1], np.int32)
+    (y,) = run_file(tensors, take, [4], tmp_path, x, begin, size)
+    np.testing.assert_array_equal(y, x[1:, 1:2])
+
+
+def test_a_result_of_quantised_int32_is_refused(tmp_path: Path) -> None:
+    tensors = [
+        FileTensor("x", (3, 2), "INT16", scale=0.5),
+        FileTensor("y", (3, 2), "INT32", scale=0.25),
+    ]
+    quantise = [FileOperator("QUANTIZE", [0], [1], "QuantizeOptions")]
+    with pytest.raises(UnsupportedError, match="'y' is quantised as INT32; convert with results"):
+        run_file(tensors, quantise, [1], tmp_path, TABLE.astype(np.int16))
+
+
+def test_a_result_that_is_left_out_does_not_move_the_next(tmp_path: Path) -> None:
+    tensors = [
+        FileTensor("x", (1, 4)),
+        constant("count", np.array(2, np.int32)),
+        FileTensor("places", (1, 2), "INT32"),
+    ]
+    top = [FileOperator("TOPK_V2", [0, 1], [-1, 2], "TopKV2Options")]
+    (places,) = run_file(tensors, top, [2], tmp_path, np.array([[1, 5, 3, 2]], np.float32))
+    np.testing.assert_array_equal(places, [[1, 2]])
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_a_transposed_convolution_of_any_batch(is_computed: bool, tmp_path: Path) -> None:
+    """Keras packs the batch of the input with constants. If the sizes of the output are computed,
+    the tensor of the output has them.
+    """
+    tensors = [
+        FileTensor("x", (1, 4, 4, 1), sizes=(-1, 4, 4, 1)),
+        FileTensor("shape", (4,), "INT32"),
+        *(constant(f"[{i}]", np.array([i], np.int32)) for i in (0, 1)),
+        FileTensor("batch", (), "INT32"),
+        *(constant(f"{i}", np.array(i, np.int32)) for i in (8, 1)),
+        FileTensor("packed", (4,), "INT32"),
+        constant("filters", np.ones((1, 2, 2, 1), np.float32)),
+        FileTensor("y", (1, 8, 8, 1), sizes=(-1, 8, 8, 1) if is_computed else (-1, -1, -1, 1)),
+        FileTensor("size", (), "INT32"),
+    ]
+    shrink, strides = {"ShrinkAxisMask": 1}, {"StrideH": 2, "StrideW": 2}
+    size = 10 if is_computed else 5
+    operators = [
+        FileOperator("SHAPE", [0], [1], "ShapeOptions", {"OutType": 2}),
+        FileOperator("STRIDED_SLICE", [1, 2, 3, 3], [4], "StridedSliceOptions", shrink),
+        FileOperator("MUL", [5, 6], [10], "MulOptions"),
+        FileOperator("PACK", [4, size, size, 6], [7], "PackOptions", {"ValuesCount": 4}),
+        FileOperator("TRANSPOSE_CONV", [7, 8, 0], [9], "TransposeConvOptions", strides),
+    ]
+    x = floats(3, 4, 4, 1)
+    (y,) = run_file(tensors, operators, [9], tmp_path, x)
+    np.testing.assert_allclose(y, x.repeat(2, 1).repeat(2, 2), 1e-6)
+
+
 def test_every_builtin_row_has_a_case_and_no_refused_operator_has_a_row() -> None:
     builtin = {name for name in ROWS if name.isupper()}
     tested = {case.operator for case in CASES.values()} | {"DENSIFY", "QUANTIZE"}

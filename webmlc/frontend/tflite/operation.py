@@ -145,6 +145,13 @@ class Operation:
         """
         return self.read(index)
 
+    def stored(self, index: int) -> Value:
+        """An input as its tensor stores it: the integers of a quantised tensor."""
+        stored = self.values[self.operator.inputs[index]]
+        if isinstance(stored, np.ndarray):
+            return self.build.constant(stored)
+        return Value(stored, self.build)
+
     def optional(self, index: int) -> Value | None:
         """An input as a value; None if it is left out."""
         return self.read(index) if self.has(index) else None

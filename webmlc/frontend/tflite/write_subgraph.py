@@ -55,14 +55,13 @@ class SubgraphWriter:
             outputs = [index for index in operator.outputs if index >= 0]
             name = names[outputs[0]] if outputs else operator.name
             try:
-                results = self.results(operator, self.builder(name))
+                self.values |= self.results(operator, self.builder(name))
             except NotReadableError as error:
                 self.unsupported.append(Unsupported(name, operator.name, str(error)))
                 # Later operators are checked, too, as if this operator were readable.
-                results = [self.builder(names[i]).value(names[i]) for i in outputs]
                 for index in outputs:
                     self.nodes.dtypes[names[index]] = self.tensor(index).dtype or DType.float32
-            self.values |= dict(zip(outputs, results, strict=False))
+                    self.values[index] = self.builder(names[index]).value(names[index])
 
     def tensor(self, index: int) -> Tensor:
         return self.graph.tensors[index]
@@ -71,8 +70,10 @@ class SubgraphWriter:
         """The builder of the nodes that stand for the operator with this name."""
         return Builder(Node("", (), (name,), origin=(name,)), self.nodes)
 
-    def results(self, operator: Operator, build: Builder) -> list[Value | Array]:
-        """Write an operator and return its results, in the form in which tensors store them."""
+    def results(self, operator: Operator, build: Builder) -> dict[int, Value | Array]:
+        """Write an operator and return its results by index of tensor, in the form in which tensors
+        store them. The file may leave out any result.
+        """
         row = ROWS.get(operator.name)
         if row is None:
             default = FLEX if operator.name.startswith("Flex") else UNKNOWN
@@ -93,28 +94,44 @@ class SubgraphWriter:
             raise NotReadableError(f"its inputs or options are malformed ({error})") from error
         if isinstance(results, Value | np.ndarray):
             results = [results]
-        outputs = [index for index in operator.outputs if index >= 0]
+        outputs = operator.outputs
         if len(results) < len(outputs):
             raise NotReadableError(f"it has {len(outputs)} outputs, not {len(results)}")
-        pairs = zip(outputs, results, strict=False)
-        return [self.stored(operation, self.tensor(index), result) for index, result in pairs]
+        return {
+            index: self.stored(operation, self.tensor(index), result)
+            for index, result in zip(outputs, results, strict=False)
+            if index >= 0
+        }
 
     def is_stored(self, row: Row, operator: Operator) -> bool:
-        """True if the operator works on the integers of quantised tensors."""
-        used = [self.tensor(i) for i in (*operator.inputs, *operator.outputs) if i >= 0]
-        keys = {t.quantisation.key for t in used if t.quantisation is not None}
-        return row.moves and len(keys) == 1
+        """True if the operator works on the integers of quantised tensors: all have the same
+        parameters, and all results the same type.
+        """
+        inputs, results = (
+            [self.tensor(i) for i in indices if i >= 0]
+            for indices in (operator.inputs, operator.outputs)
+        )
+        quantised = [t for t in (*inputs, *results) if t.quantisation is not None]
+        keys = {t.quantisation.key for t in quantised if t.quantisation is not None}
+        elements = {t.element for t in (*quantised, *results)}
+        return row.moves and len(keys) == len(elements) == 1
 
     def stored(self, operation: Operation, tensor: Tensor, result: Value | Array) -> Value | Array:
         """A result in the form in which its tensor stores it: quantised, and of its type."""
         if isinstance(result, np.ndarray):
             return result
-        is_real = self.nodes.dtypes[result].is_float and tensor.dtype in STORED_TYPES
+        dtype = tensor.dtype
+        is_real = dtype is not None and self.nodes.dtypes[result].is_float and not dtype.is_float
         if is_real and tensor.quantisation is not None:
+            if dtype not in STORED_TYPES:
+                operation.refuse(
+                    f"its result {tensor.name!r} is quantised as {tensor.element}; convert with "
+                    "results of 8 or 16 bits, or with floats"
+                )
             axis, parameters = tensor.quantisation.axis, operation.parameters(tensor)
             return operation.build("QuantizeLinear", result, *parameters, axis=axis)
-        if tensor.dtype is not None and self.nodes.dtypes[result] != tensor.dtype:
-            return result.cast(tensor.dtype)
+        if dtype is not None and self.nodes.dtypes[result] != dtype:
+            return result.cast(dtype)
         return result
 
 

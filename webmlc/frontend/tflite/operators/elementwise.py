@@ -82,10 +82,11 @@ def _add_n(op: Operation) -> Value:
 
 
 def _cast(op: Operation) -> Value:
+    """Cast. LiteRT casts the integers of a quantised tensor, not its real numbers."""
     dtype = op.output().dtype
     if dtype is None:
         op.refuse(f"casts to {op.output().element} are not supported")
-    return op.input(0).cast(dtype)
+    return op.stored(0).cast(dtype)
 
 
 def _select(op: Operation) -> Value:

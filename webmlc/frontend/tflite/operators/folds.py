@@ -18,9 +18,8 @@ def _fully_connected(op: Operation) -> Value:
     if options.WeightsFormat:
         op.refuse("its weights are shuffled; convert without shuffled weights")
     width = op.size(1, 1, "the number of columns of the weights")
-    keeps_rank = options.KeepNumDims and op.rank(0) > 1
     is_matrix = op.rank(0) == 2 and op.shape(0)[-1] == width
-    x = op.read(0, shape=None if keeps_rank or is_matrix else (-1, width))
+    x = op.read(0, shape=None if options.KeepNumDims or is_matrix else (-1, width))
     y = x @ op.read(1, (1, 0))
     return y + op.input(2) if op.has(2) else y
 
@@ -113,21 +112,21 @@ def _dequantise(op: Operation) -> Any:
     return array if is_halves else op.input(0)
 
 
-def _segment_rows(op: Operation, count: Value, reduction: str) -> Value:
+def _segment_rows(op: Operation, numbers: Value, count: Value, reduction: str) -> Value:
     """Fold the rows of a tensor by the number of their segment."""
     tail = [op.size(0, axis, "the size of a row") for axis in range(op.rank(1), op.rank(0))]
     sizes = op.build.constant(np.array(tail, np.int64))
     shape = op.build("Concat", count.reshape(1), sizes, axis=0)
     full = op.build("Expand", op.build.constant(_neutral(op, reduction)), shape)
-    numbers = op.input(1).cast(DType.int64).unsqueeze(op.rank(1))
-    return op.build("ScatterND", full, numbers, op.input(0), reduction=reduction)
+    places = numbers.unsqueeze(op.rank(1))
+    return op.build("ScatterND", full, places, op.input(0), reduction=reduction)
 
 
 def _segment_sum(op: Operation) -> Value:
     """Sum the rows of each segment. The numbers of segments rise, so the last counts them."""
     numbers = op.input(1).cast(DType.int64)
     count = numbers.slice(-1, np.iinfo(np.int64).max, 0).reshape() + 1
-    return _segment_rows(op, count, "add")
+    return _segment_rows(op, numbers, count, "add")
 
 
 def _neutral(op: Operation, reduction: str) -> Any:
@@ -140,11 +139,15 @@ def _neutral(op: Operation, reduction: str) -> Any:
 
 
 def _unsorted_segments(name: str, reduction: str) -> Row:
-    """The row of a fold of rows by the number of their segment, in any order."""
+    """The row of a fold of rows by the number of their segment, in any order. Rows of a negative
+    number are dropped: they go into one segment more, which is cut off.
+    """
 
     def write(op: Operation) -> Value:
-        count = op.input(2).cast(DType.int64)
-        return _segment_rows(op, count, reduction)
+        numbers, count = (op.input(index).cast(DType.int64) for index in (1, 2))
+        segments = numbers.op("Less", 0).where(count, numbers)
+        rows = _segment_rows(op, segments, count + 1, reduction)
+        return op.build("Slice", rows, (0,), count.reshape(1), (0,))
 
     return Row(name, write)
 

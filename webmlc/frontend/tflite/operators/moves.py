@@ -112,17 +112,17 @@ def _strided_slice(op: Operation) -> Value:
             continue
         step, bit = step_values[position], 1 << position
         start, stop = _element(begin, position), _element(end, position)
-        if options.Offset and kind == "slice":
-            stop = start + stop
+        if options.BeginMask & bit:
+            start = 0 if step > 0 else -1
         if kind == "index":
-            stop, step = _next(start), 1
+            stop, step = _end(start, 1), 1
             removed.append(axis)
         else:
             result_axis += 1
-            if options.BeginMask & bit:
-                start = 0 if step > 0 else END
             if options.EndMask & bit:
                 stop = END if step > 0 else -END
+            elif options.Offset:
+                stop = _end(start, stop) if step > 0 else start + stop
         starts.append(start)
         ends.append(stop)
         axes.append(axis)
@@ -166,11 +166,19 @@ def _element(values: Value | tuple[int, ...], position: int) -> Any:
     return values.slice(position, position + 1, 0)
 
 
-def _next(start: Any) -> Any:
-    """The end of a slice of one element."""
-    if not isinstance(start, Value):
-        return END if start == -1 else start + 1
-    return start.op("Equal", -1).where(np.int64(END), start + 1)
+def _end(start: Any, count: Any) -> Any:
+    """The end of a slice of `count` elements. A negative start counts from the end of the tensor,
+    where 0 would be the first element again.
+    """
+    end = start + count
+    if not isinstance(start, Value) and start >= 0:
+        return end
+    if not isinstance(end, Value):
+        return end if end < 0 else END
+    is_past = end.op("GreaterOrEqual", 0)
+    if isinstance(start, Value):
+        is_past = start.op("Less", 0) & is_past
+    return is_past.where(np.int64(END), end)
 
 
 def _vector(op: Operation, elements: Sequence[Any]) -> Operand:

@@ -150,11 +150,26 @@ def _transposed_sizes(
     op: Operation, data: int, strides: Sequence[int], windows: Sequence[int]
 ) -> list[tuple[int, int, int, int]]:
     """The sizes of each dimension. The first input of the operator is the shape of the output."""
-    outputs = op.integers(0, "the shape of the output")
+    outputs = _output_sizes(op)
     return [
         (op.size(data, d + 1, "the size of the input"), outputs[d + 1], windows[d], strides[d])
         for d in range(len(strides))
     ]
+
+
+def _output_sizes(op: Operation) -> Sequence[int]:
+    """The shape of the output, which is input 0. Only a run may know the batch, which is not used:
+    Keras packs the batch of the input with constants.
+    """
+    index = op.operator.inputs[0]
+    if op.constant(0) is None and index not in op.graph.inputs:
+        packs = [o for o in op.graph.operators if o.name == "PACK" and index in o.outputs]
+        packed = [[op.values.get(i) for i in pack.inputs] for pack in packs]
+        shapes = [[int(v) if isinstance(v, np.ndarray) else -1 for v in vs] for vs in packed]
+        for shape in (*shapes, op.output().shape):
+            if len(shape) > 2 and min(shape[1:-1]) >= 0:
+                return shape
+    return op.integers(0, "the shape of the output")
 
 
 def _cut_off(sizes: Sequence[tuple[int, int, int, int]], number: int) -> list[int]:
