@@ -205,7 +205,7 @@ def gemma(emb: Array, q: Array, q_rot: Array, k: Array, k_rot: Array) -> Any:
 def relative_bias(
     table: Array, queries: Array, keys: Array, max_distance: int, is_bidirectional: int = 0
 ) -> Array:
-    """Written from the paper of T5, one element after another."""
+    """Written from the kernel of onnxruntime, one element after another."""
     buckets, heads = table.shape
     values = table.reshape(heads, buckets)
     y = np.zeros((1, heads, int(queries), int(keys)))
@@ -214,8 +214,8 @@ def relative_bias(
             count, first, distance = buckets, 0, i - j
             if is_bidirectional:
                 count //= 2
-                first, distance = (count, -distance) if distance < 0 else (0, distance)
-            distance, near = max(distance, 0), count // 2
+                first = count if distance < 0 else 0
+            distance, near = abs(distance), count // 2
             bucket = distance
             if distance >= near:
                 growth = math.log(distance / near) / math.log(max_distance / near)

@@ -86,6 +86,26 @@ def test_a_form_is_refused(
           np.array([4, 4], np.int32), np.int32(5)),
          {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 0},
          "a local_window_size of 0: no token sees any"),
+        ("FusedMatMulActivation", ("float32[3, 4]", "float32[4, 5]"),
+         {"activation": "HardSigmoid", "activation_beta": 0.4},
+         "the activation HardSigmoid without its alpha"),
+        ("FusedGemm", ("float32[3, 4]", "float32[4, 5]"), {"activation": "Clip"},
+         "the activation Clip without its alpha and beta"),
+        ("QMoE", ("float32[6, 32]", "float32[6, 4]", np.zeros((4, 16, 16), np.uint8),
+                  np.ones((4, 16), np.float32), None, np.zeros((4, 32, 8), np.uint8),
+                  np.ones((4, 32), np.float32)), {"k": 2, "weights_prepacked": 1},
+         "weights that are packed for a GPU (weights_prepacked)"),
+        ("MatMulNBitsMlp", ("float32[3, 32]", "float32[3, 32]", None, *BITS[1:], None, *BITS[1:]),
+         {"K": 32, "N": 4, "block_size": 32, "activation": "silu"},
+         "a skip without a norm_scale: add it before the operator"),
+        ("DecoderMaskedMultiHeadAttention",
+         ("float32[2, 2, 8]",) * 3 + (None, None) + ("float32[2, 2, 4, 4]",) * 2,
+         {"num_heads": 2}, "input 0 is of shape [2, 2, 8], not [batch, 1, heads*size], where "
+         "batch = 2, heads = 2"),
+        ("DecoderMaskedSelfAttention",
+         ("float32[2, 2, 8]", "float32[8, 24]", "float32[24]", None, "float32[2, 2, 2, 4, 4]"),
+         {"num_heads": 2}, "input 0 is of shape [2, 2, 8], not [batch, 1, features], where "
+         "batch = 2"),
     ],
 )  # fmt: skip
 def test_a_form_of_an_onnxruntime_operator_is_refused(

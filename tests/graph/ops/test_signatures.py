@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,10 @@ from webmlc.build_options import BuildOptions
 from webmlc.core.errors import ModelError, UnsupportedError
 from webmlc.frontend.expand_functions import FUNCTIONS
 from webmlc.frontend.read_model import read_model
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
+from webmlc.graph.ir import Array
 from webmlc.graph.ops.refused import REFUSED
 from webmlc.graph.table import OPS
 from webmlc.pipeline import compile_model
@@ -71,6 +73,47 @@ def infer(model: onnx.ModelProto) -> None:
 
 def first_case(domain: str, name: str) -> onnx.ModelProto:
     return make_model(domain, name, OPS[domain, name].cases[0])[0]
+
+
+def without(model: onnx.ModelProto, attribute: str) -> onnx.ModelProto:
+    """The model of one node without an attribute."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    attributes = copy.graph.node[0].attribute
+    for place in [i for i, a in enumerate(attributes) if a.name == attribute]:
+        del attributes[place]
+    return copy
+
+
+def same_results(models: Sequence[onnx.ModelProto], feeds: dict[str, Array]) -> bool:
+    """True if two models expand to the same nodes and constants, or else to equal results. A case
+    may need the attribute: then both models are refused.
+    """
+    try:
+        modules = [infer_shapes(normalise(read_model(models[0])))]
+    except (ModelError, UnsupportedError):
+        with pytest.raises((ModelError, UnsupportedError)):
+            infer(models[1])
+        return True
+    left, right = modules = [*modules, infer_shapes(normalise(read_model(models[1])))]
+    constants = [{k: v.tobytes() for k, v in m.main.constants.items()} for m in modules]
+    if left.main.nodes == right.main.nodes and constants[0] == constants[1]:
+        return True
+    a, b = (evaluate_module(module, feeds) for module in modules)
+    return all(np.array_equal(a[o], b[o], equal_nan=True) for o in left.main.outputs)
+
+
+@pytest.mark.parametrize("name", [n for domain, n in OPS if domain == "com.microsoft"])
+def test_a_left_out_attribute_has_the_default_of_the_schema(name: str) -> None:
+    for attribute, formal in schemas()["com.microsoft", name].attributes.items():
+        if not formal._default_value or attribute in NOT_READ.get(name, ()):
+            continue
+        case_model, feeds = make_model("com.microsoft", name, OPS["com.microsoft", name].cases[0])
+        model = without(case_model, attribute)
+        explicit = without(case_model, attribute)
+        default = onnx.AttributeProto.FromString(formal._default_value)
+        explicit.graph.node[0].attribute.append(default)
+        assert same_results((model, explicit), feeds), attribute
 
 
 @pytest.mark.parametrize(("domain", "name", "attribute"), list(text_attributes()))

@@ -66,6 +66,10 @@ PLACES: Mapping[str, Mapping[str, int]] = {
 """
 
 
+ONE_QUERY = ("DecoderMaskedSelfAttention", "DecoderMaskedMultiHeadAttention")
+"""The operators that take one new token, so that they need no causal mask."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionWriter:
     """Write the parts that all attention operators share."""
@@ -232,7 +236,8 @@ class AttentionWriter:
 
 def _projected(context: Context, build: Builder) -> Value:
     """Multiply the input [B, S, features] by the weights of Q, K and V, and add the bias."""
-    check_shapes(context, "batch length features", "features columns", "columns")
+    length = "1" if context.node.op in ONE_QUERY else "length"
+    check_shapes(context, f"batch {length} features", "features columns", "columns")
     x, weights, bias = (build.optional(i) for i in range(3))
     assert x is not None and weights is not None
     if context.node.op == "QAttention":
@@ -355,7 +360,8 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"
     bias_place, past_place = attention.role("bias"), attention.role("past")
     columns = {bias_place: "columns"}
-    signatures = [f"batch length {query}", *(columns.get(i, "") for i in range(1, 11))]
+    queries = "1" if context.node.op in ONE_QUERY else "length"
+    signatures = [f"batch {queries} {query}", *(columns.get(i, "") for i in range(1, 11))]
     check_shapes(context, *signatures, heads=heads, parts=3)
     _check_keys(context, heads)
     length, new = context.shape(0)[1], _key_count(context)

@@ -88,7 +88,11 @@ def _routes(context: Context, build: Builder) -> tuple[Value, Value]:
     top, logits, is_quantised = context.count("k", 1), build.inputs[1], context.node.op == "QMoE"
     mixing = build.optional(14) if is_quantised else None
     scores = logits.op("Softmax", axis=-1) if mixing is None else logits
-    shares, places = build.many("TopK", scores, [top], outputs=2, axis=-1)
+    # Of equal scores, onnxruntime takes the last expert, and TopK the first.
+    last = known_size(context.shape(1)[1], "the number of experts") - 1
+    reversed_scores = build("Slice", scores, [-1], [-last - 2], [-1], [-1])
+    shares, reversed_places = build.many("TopK", reversed_scores, [top], outputs=2, axis=-1)
+    places = build.constant(np.int64(last)) - reversed_places
     if mixing is not None:
         shares = build("GatherElements", mixing, places, axis=1)
     is_normalised = is_quantised and mixing is None
@@ -151,6 +155,8 @@ def _moe(context: Context, build: Builder) -> Value:
 
 def _quantised_moe(context: Context, build: Builder) -> Value:
     _check(context)
+    if context.attribute("weights_prepacked", -1) == 1:
+        raise NotSupportedError("weights that are packed for a GPU (weights_prepacked)")
     if context.attribute("quant_type", "int") != "int" or any(map(context.has, range(15, 21))):
         raise NotSupportedError("weights of small floats, or quantised activations")
     first, second, third = (
@@ -234,6 +240,7 @@ OPS: tuple[Operator, ...] = (
              activation_type="silu", normalize_routing_weights=1),
         case(*ROUTED, WIDE, "float32[4, 20]", FC2, None, k=2, activation_type="swiglu",
              swiglu_fusion=1, activation_alpha=1.7, activation_beta=1.0, swiglu_limit=2.0),
+        case("float32[6, 8]", "float32[6, 4] in 0.5..0.5", FC1, None, FC2, k=2),
         case("float32[1, 1, 8]", "float32[1, 4]", FC1, "float32[4, 10]", FC2, "float32[4, 8]",
              k=2, activation_type="identity"),
         case(*ROUTED, FC1, "float32[4, 10]", FC2, None, FC3, "float32[4, 10]", k=2,
@@ -243,6 +250,7 @@ OPS: tuple[Operator, ...] = (
         " fc2_expert_weight_bits fc3_expert_weight_bits quant_type weights_prepacked",
         _quantised_moe,
         case(TOKENS, LOGITS, *BITS_4, k=2, expert_weight_bits=4, weights_prepacked=0),
+        case(TOKENS, "float32[6, 4] in 0.5..0.5", *BITS_4, k=2),
         case(TOKENS, LOGITS, *BITS_8, k=2, expert_weight_bits=8,
              activation_type="swiglu", swiglu_fusion=1, weights_prepacked=0,
              normalize_routing_weights=1),

@@ -78,12 +78,14 @@ def _fused_few_bits(context: Context, build: Builder) -> tuple[Result, ...]:
     """
     x, skip, norm = (build.optional(i) for i in range(3))
     assert x is not None
-    epsilon, total = context.attribute("epsilon", 1e-5), x
+    is_mlp = context.node.op == "MatMulNBitsMlp"
+    epsilon, total = context.attribute("epsilon", 1e-5 if is_mlp else 1e-6), x
+    if norm is None and skip is not None:
+        raise NotSupportedError("a skip without a norm_scale: add it before the operator")
     if norm is not None:
         known_size(context.shape(2)[0], "the size of the norm")
         total = x if skip is None else x + skip
         x = build("RMSNormalization", total, norm, axis=-1, epsilon=epsilon)
-    is_mlp = context.node.op == "MatMulNBitsMlp"
     columns = [context.count(n) for n in (("N", "N") if is_mlp else ("Nq", "Nkv", "Nkv"))]
     products = []
     for number, count in enumerate(columns):
@@ -261,7 +263,9 @@ OPS: tuple[Operator, ...] = (
         activation=("silu", "gelu", "relu")),
     row("MatMulNBitsQkv", 12, "K Nkv Nq accuracy_level bits block_size epsilon", _fused_few_bits,
         case("float32[2, 32]", "float32[2, 32]", "float32[32]", *TWO, *GATES[2], K=32, Nq=4,
-             Nkv=4, block_size=32, outputs=4)),
+             Nkv=4, block_size=32, outputs=4),
+        case("float32[2, 32] in -1e-3..1e-3", "float32[2, 32] in -1e-3..1e-3", "float32[32]", *TWO,
+             *GATES[2], K=32, Nq=4, Nkv=4, block_size=32)),
     row("MatMulNBitsQLoRA", 7, "K N accuracy_level bits block_size lora_bits lora_block_size",
         _adapted_few_bits,
         case("float32[2, 32]", *GATES[0][:2], BYTES_8[:3], SCALES[:3], BYTES_8[:4], SCALES, K=32,

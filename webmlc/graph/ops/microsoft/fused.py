@@ -5,7 +5,7 @@ ai.onnx has, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -30,23 +30,40 @@ ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "ThresholdedRelu": ("alpha",),
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("alpha", "beta"),
 }
-"""The activations that a fused operator may name, and the names of their parameters."""
+"""The activations that a fused operator may name, and the names of their parameters, in the order
+of `activation_params`. The parameters of Clip are the least and the greatest number.
+"""
 
 
-def activate(build: Builder, context: Context, x: Value, parameters: Sequence[float]) -> Value:
-    """Apply the activation that a node names."""
+def activate(build: Builder, context: Context, x: Value, parameters: Mapping[str, float]) -> Value:
+    """Apply the activation that a node names. It needs all its parameters, as in onnxruntime."""
     name = str(context.attribute("activation", ""))
     if not name:
         return x
-    if name == "Clip":
-        low, high = (build.constant(p, context.dtype(0)) for p in parameters)
-        return build("Clip", x, low, high)
     if name not in ACTIVATION_PARAMETERS:
         raise NotSupportedError(f"the activation {name!r}")
-    pairs = zip(ACTIVATION_PARAMETERS[name], parameters, strict=False)
-    attributes: dict[str, Attribute] = dict(pairs)
+    names = ACTIVATION_PARAMETERS[name]
+    if missing := [p for p in names if p not in parameters]:
+        raise NotSupportedError(f"the activation {name} without its {' and '.join(missing)}")
+    if name == "Clip":
+        low, high = (build.constant(parameters[p], context.dtype(0)) for p in names)
+        return build("Clip", x, low, high)
+    attributes: dict[str, Attribute] = {p: parameters[p] for p in names}
     return build(name, x, **attributes)
+
+
+ACTIVATION_ATTRIBUTES = ("activation_alpha", "activation_beta", "activation_gamma")
+
+
+def _named_parameters(context: Context) -> dict[str, float]:
+    """The parameters of an activation that has an attribute for each."""
+    return {
+        name.removeprefix("activation_"): float(context.attribute(name))
+        for name in ACTIVATION_ATTRIBUTES
+        if context.attribute(name) is not None
+    }
 
 
 def _without(context: Context, *names: str) -> dict[str, Attribute]:
@@ -60,14 +77,14 @@ def _fused_conv(context: Context, build: Builder) -> Value:
     if (z := build.optional(3)) is not None:
         check_shape(context, 3, conv_type(context).shape)
         y = y + z
-    return activate(build, context, y, context.attribute("activation_params", ()))
+    parameters = zip(("alpha", "beta"), context.attribute("activation_params", ()), strict=False)
+    return activate(build, context, y, dict(parameters))
 
 
 def _fused_gemm(context: Context, build: Builder) -> Value:
-    parameters = ("activation_alpha", "activation_beta", "activation_gamma")
-    y = build("Gemm", *context.node.inputs, **_without(context, "activation", *parameters))
-    values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
-    return activate(build, context, y, values)
+    attributes = _without(context, "activation", *ACTIVATION_ATTRIBUTES)
+    y = build("Gemm", *context.node.inputs, **attributes)
+    return activate(build, context, y, _named_parameters(context))
 
 
 def _fused_matmul(context: Context, build: Builder) -> Value:
@@ -91,11 +108,9 @@ def _fused_matmul(context: Context, build: Builder) -> Value:
 
 def _matmul_activation(context: Context, build: Builder) -> Value:
     """Expand FusedMatMulActivation: a FusedMatMul, then an activation."""
-    parameters = ("activation_alpha", "activation_beta", "activation_gamma")
-    names = ("activation", "activation_axis", *parameters)
+    names = ("activation", "activation_axis", *ACTIVATION_ATTRIBUTES)
     y = build("FusedMatMul", *build.inputs, domain=DOMAIN, **_without(context, *names))
-    values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
-    return activate(build, context, y, values)
+    return activate(build, context, y, _named_parameters(context))
 
 
 def _gemm_fast_gelu(context: Context, build: Builder) -> Value:
@@ -308,7 +323,9 @@ OPS: tuple[Operator, ...] = (
         " transA transB", _fused_gemm,
         case("float32[3, 4]", "float32[4, 5]", "float32[5]", activation="Relu"),
         case("float32[4, 3]", "float32[4, 5]", None, transA=1, alpha=0.5, activation="LeakyRelu",
-             activation_alpha=0.3)),
+             activation_alpha=0.3),
+        case("float32[3, 4]", "float32[4, 5]", None, activation="HardSigmoid",
+             activation_alpha=0.3, activation_beta=0.4)),
     row("FusedMatMul", 2, "alpha transA transB transBatchA transBatchB", _fused_matmul,
         case("float32[2, 3, 4]", "float32[2, 5, 4]", transB=1, alpha=0.25),
         case("float32[2, 4, 3]", "float32[2, 4, 5]", transA=1),

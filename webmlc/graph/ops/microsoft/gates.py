@@ -210,20 +210,23 @@ def _group_router(context: Context, build: Builder) -> tuple[Result, ...]:
     biased = scores + bias
     groups, active = context.count("n_group", 1), context.count("topk_group", 1)
     size, top = experts // groups, context.count("top_k")
-    candidates = biased
+    candidates, is_active = biased, None
     if groups > 1:
         grouped = biased.reshape(0, groups, size)
         leaders = _largest(build, grouped, min(context.count("group_topk", 2), size))
         totals = build("ReduceSum", leaders, [-1], keepdims=0)
         places = build.many("TopK", totals, [active], outputs=2, axis=-1)[1]
-        is_active = _selected(build, places, groups)
+        is_active = _selected(build, places, groups).unsqueeze(2)
         lowest = float("-inf")
-        candidates = is_active.unsqueeze(2).where(grouped, lowest).reshape(0, experts)
+        candidates = is_active.where(grouped, lowest).reshape(0, experts)
     places = build.many("TopK", candidates, [top], outputs=2, axis=-1)[1]
+    is_routed = _selected(build, places, experts)
+    if is_active is not None:  # more experts are selected than the active groups have
+        is_routed = (is_routed.reshape(0, groups, size) & is_active).reshape(0, experts)
     floor = build.constant(PROBABILITY_FLOOR, DType.float32)
     logarithms = build("Max", scores, floor).op("Log")
     sentinel = float(attribute("router_sentinel", -10000.0))
-    routed = _selected(build, places, experts).where(logarithms, sentinel)
+    routed = is_routed.where(logarithms, sentinel)
     return routed.cast(context.dtype(0)), biased, scores
 
 
@@ -267,5 +270,6 @@ OPS: tuple[Operator, ...] = (
         case(STREAMS, STREAMS, X, TABLE, TABLE)),
     row("MoEGroupRouter", 3, "group_topk n_group router_sentinel top_k topk_group", _group_router,
         case("float32[5, 12]", "float32[12]", top_k=3, n_group=4, topk_group=2),
+        case("float32[5, 12]", "float32[12]", top_k=5, n_group=4, topk_group=1),
         case("float32[2, 3, 12]", "float32[12]", top_k=2)),
 )  # fmt: skip

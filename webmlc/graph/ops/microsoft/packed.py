@@ -11,6 +11,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
+from webmlc.graph.ops.microsoft.attention import HIDDEN
 from webmlc.graph.ops.microsoft.rows import DOMAIN, known_size, row
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.shapes import canonical, check_shapes, product
@@ -82,10 +83,9 @@ def _packed_attention(context: Context, build: Builder) -> Value:
     offsets = build.inputs[first]
     padded = (build("RestorePadding", x, offsets, domain=DOMAIN) for x in (q, k, v))
     starts, stops = (ends.slice(i, end, 0) for i, end in ((0, -1), (1, 2**31 - 1)))
-    names = ("mask_filter_value", "num_heads", "scale")
-    attributes = {k: a for k, a in context.node.attributes.items() if k in names}
+    scale = context.attribute("scale", 0.0)
     y = build("MultiHeadAttention", *padded, bias, stops - starts, score_bias, domain=DOMAIN,
-              **{**attributes, "num_heads": heads})  # fmt: skip
+              num_heads=heads, scale=scale, mask_filter_value=HIDDEN)  # fmt: skip
     places = _places(context, build, tokens, first)
     return build("Gather", y.op("Flatten", axis=2), places, axis=0)
 
@@ -93,6 +93,8 @@ def _packed_attention(context: Context, build: Builder) -> Value:
 OFFSETS = np.array([[0, 1, 2, 4], [5, 3, 6, 7]], np.int32)
 """The offsets of rows of three tokens and of two, in a batch of four places for each row."""
 ENDS, COUNTS = np.array([0, 3, 5], np.int32), np.array([3, 2], np.int32)
+STEEP = np.zeros((1, 1, 4, 4), np.float32)
+STEEP[..., 3] = 2e4  # padding of both rows
 TOKENS, WEIGHTS, BIAS = "float32[5, 8]", "float32[8, 24]", "float32[24]"
 
 OPS: tuple[Operator, ...] = (
@@ -104,6 +106,7 @@ OPS: tuple[Operator, ...] = (
              num_heads=2, qkv_hidden_sizes=(8, 8, 6), scale=0.3)),
     row("PackedMultiHeadAttention", 7, "mask_filter_value num_heads scale", _packed_attention,
         case(TOKENS, TOKENS, TOKENS, None, OFFSETS, ENDS, num_heads=2),
+        case(TOKENS, TOKENS, TOKENS, None, OFFSETS, ENDS, STEEP, num_heads=2),
         case("float32[5, 2, 3, 4]", None, None, BIAS, OFFSETS, ENDS, "float32[2, 1, 4, 4]",
              num_heads=2)),
 )  # fmt: skip

@@ -128,20 +128,20 @@ def _gemma(context: Context, build: Builder) -> tuple[Value, ...]:
 
 
 def _buckets(buckets: int, limit: int, is_bidirectional: bool) -> Array:
-    """The bucket of each distance from -limit to limit, as T5 computes it: near distances have a
-    bucket each, and far distances share buckets of growing widths.
+    """The bucket of each distance from -limit to limit, as onnxruntime computes it: near
+    distances have a bucket each, and far distances share buckets of growing widths. Unlike in T5,
+    a later key has the bucket of an earlier one also if `is_bidirectional` is false.
     """
     distances = np.arange(limit, -limit - 1, -1)  # query less key
     first: Array = np.zeros(len(distances), np.int64)
     if is_bidirectional:
         buckets //= 2
         first = np.where(distances < 0, buckets, 0)
-        distances = np.abs(distances)
-    distances = np.maximum(distances, 0)
+    distances = np.abs(distances)
     near = buckets // 2
-    logarithms = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(near))
-    scale = np.float32((buckets - near) / np.log(limit / near))
-    far = near + (logarithms * scale).astype(np.int64)
+    growths = np.log(np.maximum(distances, 1) / near).astype(np.float32)
+    shares = growths / np.log(limit / near).astype(np.float32)
+    far = near + (shares * np.float32(buckets - near)).astype(np.int64)
     return first + np.where(distances < near, distances, np.minimum(far, buckets - 1))
 
 
