@@ -107,13 +107,14 @@ function arenaPlaces(program, { arena }, device, sizes, redZone) {
   for (const [number, below] of arena) {
     const buffer = program.buffers[number];
     const bytes = sizes.get(buffer.name);
+    const start = Math.max(0, ...below.map((i) => ends[i]));
     if (bytes === undefined) {
-      ends.push(0);
+      ends.push(start); // `below` leaves out what lies below these: it keeps buffers above it
       continue;
     }
     const size = Math.max(bytes, 1);
     const alignment = isResident(buffer) ? weightsAlignment(size, ALIGNMENT[device]) : ALIGNMENT[device];
-    const offset = align(redZone ? total + redZone : Math.max(0, ...below.map((i) => ends[i])), alignment);
+    const offset = align(redZone ? total + redZone : start, alignment);
     const end = offset + (redZone ? size : align(size, alignment));
     ends.push(end);
     places.set(buffer.name, offset);

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from webmlc.package.memory_plan import (
     layout,
     place_in_order,
 )
-from webmlc.package.plan_memory import lifetimes, load_lifetimes, plan_memory
+from webmlc.package.plan_memory import Spans, lifetimes, load_lifetimes, plan_memory
 from webmlc.package.sizes import Size
 from webmlc.package.transfers import segments_of, select_segments, with_transfers
 from webmlc.package.write import with_named_sizes
@@ -177,12 +178,12 @@ def layout_json(plan: Layout) -> dict[str, Any]:
 
 
 def cases_of(count: int) -> list[tuple[dict[str, Any], Manifest]]:
-    """Random programs, with symbols of which the last ones may not be bound yet."""
+    """Random programs, with symbols of which some are not bound."""
     cases = []
     for seed in range(count):
         manifest, target = random_manifest(seed)
         symbols = {"n": seed % 17, "m": 20 + seed % 3, "past": seed % 13}
-        symbols |= dict.fromkeys(BOUND[: seed % 5], 3 * seed % 29)
+        symbols |= {name: 3 * seed % 29 for i, name in enumerate(BOUND) if seed >> i & 1}
         results = [*manifest.results]
         case = {
             "target": target,
@@ -212,26 +213,46 @@ def test_both_plans_are_equal() -> None:
     assert sum(bool(places) for e in expected for places, _ in e["loading"][1:]) > 50
 
 
+def places_apart(plan: Layout, device: Device, spans: Spans) -> dict[str, int]:
+    """The places of the buffers that have one. Those that live together must lie apart."""
+    arena = dict(plan.offsets) if device == "webgpu" else {**plan.constants, **plan.offsets}
+    places = {n: arena[n] for n in spans if n in arena}
+    for (first, a), (second, b) in combinations(places.items(), 2):
+        (begin, end), (start, stop) = spans[first], spans[second]
+        if begin <= stop and start <= end:
+            apart = a + plan.sizes[first] <= b or b + plan.sizes[second] <= a
+            assert apart, (first, second)
+    return places
+
+
+def spans_of(manifest: Manifest, target: Device, device: Device) -> Spans:
+    program = manifest.programs[target]
+    spans = lifetimes(program, device, target)
+    return spans | load_lifetimes(program, manifest.results, target, device)
+
+
 def test_buffers_that_live_together_never_overlap_and_none_moves() -> None:
     """For sizes that are far from those with which the order was chosen."""
     for seed in range(200):
         manifest, target = random_manifest(seed)
         program = manifest.programs[target]
         for device in program.memory:
-            spans = lifetimes(program, device, target)
-            spans |= load_lifetimes(program, manifest.results, target, device)
+            spans = spans_of(manifest, target, device)
             symbols: dict[str, int] = {"n": seed % 4, "m": 2 * seed, "past": 2}
             before: dict[str, int] = {}
             for name in (None, *BOUND):
                 symbols |= {} if name is None else {name: seed % 13}
-                plan = layout(manifest, target, device, symbols)
-                arena = dict(plan.offsets) if device == "webgpu" else plan.constants | plan.offsets
-                places = {n: arena[n] for n in spans if n in arena}
-                for first, a in places.items():
-                    for second, b in places.items():
-                        (begin, end), (start, stop) = spans[first], spans[second]
-                        if first < second and begin <= stop and start <= end:
-                            apart = a + plan.sizes[first] <= b or b + plan.sizes[second] <= a
-                            assert apart, (seed, first, second)
+                places = places_apart(layout(manifest, target, device, symbols), device, spans)
                 assert before.items() <= places.items(), "a place moved when a symbol was bound"
                 before = places
+
+
+def test_buffers_never_overlap_whichever_symbols_are_bound() -> None:
+    """A branch of the host that is not taken binds no symbols, and its buffers have no places."""
+    for seed in range(200):
+        manifest, target = random_manifest(seed)
+        bound = random.Random(seed).sample(BOUND, seed % len(BOUND))
+        symbols = {"n": seed % 7, "m": 2 * seed, "past": 2} | dict.fromkeys(bound, 5 * seed % 31)
+        for device in manifest.programs[target].memory:
+            spans = spans_of(manifest, target, device)
+            places_apart(layout(manifest, target, device, symbols), device, spans)

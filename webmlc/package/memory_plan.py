@@ -126,13 +126,13 @@ def _places(
     total = resident_end = 0
     for place in memory.arena:
         buffer = program.buffers[place.buffer]
-        ends.append(0)
+        start = max((ends[i] for i in place.below), default=0)
+        ends.append(start)  # `below` leaves out what lies below these: it keeps buffers above it
         if buffer.name not in sizes:
             continue
         size, alignment = max(sizes[buffer.name], 1), ALIGNMENT[device]
         if buffer.is_resident:
             alignment = weights_alignment(size, alignment)
-        start = max((ends[i] for i in place.below), default=0)
         offset = align(total + red_zone if red_zone else start, alignment)
         ends[-1] = offset + (size if red_zone else align(size, alignment))
         offsets[buffer.name], total = offset, max(total, ends[-1])

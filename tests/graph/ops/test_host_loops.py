@@ -133,6 +133,55 @@ DECODES = """g (float[v, d] table, float[d, v] head, int64[1] first, int64 most)
         }
     >
 }"""
+BINDS_OR_NOT = """g (float[a] x, bool c, int64 n) => (float[q] y) {
+    y = Loop(n, , x) <
+        body = l (int64 i, bool go, float[p] v) => (bool on, float[p2] o) {
+            on = Identity(go)
+            u = If(c) <
+                then_branch = t () => (float[1, p5] r) {
+                    places = NonZero(v)
+                    r = Cast<to = 1>(places)
+                },
+                else_branch = e () => (float[1, p5] r) {
+                    row = Constant<value_ints = [1, -1]>()
+                    w = Tanh(v)
+                    all = Concat<axis = 0>(w, v, x)
+                    r = Reshape(all, row)
+                }
+            >
+            s = Sigmoid(u)
+            m = ReduceSum<keepdims = 0>(s)
+            h = Mul(x, m)
+            o = Concat<axis = 0>(v, h)
+        }
+    >
+}"""
+GROWS_OR_BINDS = """g (float[a] x, float limit) => (float[q] y)
+    <float[3] w = {1, -2, 3}, float least = {0.5}> {
+    go = Constant<value_int = 1>()
+    start = Cast<to = 9>(go)
+    y = Loop(, start, x) <
+        body = l (int64 i, bool c, float[p] v) => (bool d, float[p2] o) {
+            m = ReduceMean<keepdims = 0>(v)
+            is_large = Greater(m, least)
+            flat = Constant<value_ints = [-1]>()
+            u = If(is_large) <
+                then_branch = t () => (float[p3] r) {
+                    places = NonZero(v)
+                    numbers = Cast<to = 1>(places)
+                    r = Reshape(numbers, flat)
+                },
+                else_branch = e () => (float[p3] r) { r = Concat<axis = 0>(v, w, x) }
+            >
+            factor = Constant<value_float = 0.7>()
+            o = Mul(u, factor)
+            size = Size(o)
+            step = Add(size, i)
+            total = Cast<to = 1>(step)
+            d = Less(total, limit)
+        }
+    >
+}"""
 TABLE = normal(11, 8)
 CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "grows": (GROWS, [{"x": normal(2, 3), "n": count(n)} for n in (5, 0, 40)]),
@@ -153,6 +202,17 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "branches": (BRANCHES, [{"x": normal(3), "n": count(n)} for n in (5, 2, 0)]),
     "swaps": (SWAPS, [{"x": normal(2), "w": normal(1), "n": count(n)} for n in (6, 1)]),
     "captures": (CAPTURES, [{"x": normal(3), "n": count(n)} for n in (3, 0, 90, 1)]),
+    "binds or not": (
+        BINDS_OR_NOT,
+        [
+            {"x": normal(size), "c": np.array(c), "n": count(n)}
+            for size, c, n in ((4, False, 1), (4, True, 2), (4, False, 3), (100, False, 2))
+        ],
+    ),
+    "grows or binds": (
+        GROWS_OR_BINDS,
+        [{"x": normal(4), "limit": np.array(n, np.float32)} for n in (30, 1)],
+    ),
     "decodes": (
         DECODES,
         [
@@ -166,7 +226,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_loop_changes_the_sizes_of_its_values(tmp_path: Path, name: str) -> None:
     text, runs = CASES[name]
-    in_javascript = name in ("grows", "while", "step", "swaps")
+    in_javascript = name in ("grows", "while", "step", "swaps", "binds or not")
     check_everywhere(text, tmp_path, runs, in_javascript)
     is_on_device = name == "bounded"  # its scan has room for all iterations that the input allows
     assert load(tmp_path).program.has_jumps != is_on_device
