@@ -165,7 +165,7 @@ export class Model {
   async #run(signature, inputs, ports, options, states) {
     const results = options?.results;
     const feeds = signature.complete(inputs);
-    const { symbols, values, onGpu } = await this.#execute(signature, feeds, { ports, states, signal: options?.signal, results });
+    const { symbols, values, onGpu, used } = await this.#execute(signature, feeds, { ports, states, signal: options?.signal, results });
     if (this.#manifest.checks.length) checkCounts(this.#manifest, values, symbols);
     if (states) {
       states.length += this.rows(symbols);
@@ -176,7 +176,7 @@ export class Model {
     const outputs = {};
     for (const port of ports) {
       const result = /** @type {Record<string, any> | undefined} */ (results)?.[port.name];
-      outputs[port.name] = tensors?.[port.name] ?? signature.output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), symbols, result);
+      outputs[port.name] = tensors?.[port.name] ?? signature.output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), symbols, used, result);
     }
     return outputs;
   }
@@ -265,7 +265,7 @@ export class Model {
   /**
    * Run the segments in order, or as jumps order them. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
    * returns the milliseconds of every step. The outputs of `ports` are downloaded, but for those that `results` keep on the GPU.
-   * `onGpu` is there if values of the run are on the GPU.
+   * `onGpu` is there if values of the run are on the GPU. `used` is the memory of the inputs.
    * @param {Signature} signature
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {{ ports: Port[], states?: States, signal?: AbortSignal, results?: RunOptions["results"], measure?: boolean }} options
@@ -275,6 +275,7 @@ export class Model {
     const { binder } = signature;
     const bound = binder.bind(inputs, session?.length, session?.capacity);
     const { values, isOnGpu } = bound;
+    const used = new Set(Array.from(values.values(), ({ buffer }) => buffer));
     const host = new HostValues(this.#program, bound.symbols, values);
     const states = this.#hasStates ? signature.statesOf(bound.symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
@@ -306,7 +307,7 @@ export class Model {
       if (!measure) continue;
       for (const [i, time] of (await executor.profile(segment, sizes, uploads, states)).entries()) times[segment.first + i] += time;
     }
-    return { symbols: host.symbols, values, times, onGpu };
+    return { symbols: host.symbols, values, times, onGpu, used };
   }
 
   /**

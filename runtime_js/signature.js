@@ -24,9 +24,6 @@ export class Signature {
   constructor(manifest) {
     this.manifest = manifest;
     this.binder = new Binder(manifest);
-    const buffers = [...manifest.inputs, ...manifest.outputs].map(({ buffer }) => buffer);
-    /** The buffers of outputs that are also inputs or other outputs. */
-    this.shared = new Set(buffers.filter((buffer, i) => buffers.indexOf(buffer) < i));
   }
 
   /** The outputs that a run returns, in the order of the model. @param {RunOptions} [options] */
@@ -35,17 +32,21 @@ export class Signature {
   }
 
   /**
-   * An output that has bytes of its own.
+   * An output. Its bytes are copied unless they alone fill their memory.
    * @param {Port} port
    * @param {Uint8Array} bytes
    * @param {Symbols} symbols
+   * @param {Set<ArrayBufferLike | GPUBuffer>} used  the memory of the inputs and of earlier outputs, to which this adds that of the output
    * @param {TypedArray} [result]  the array that receives it
    * @returns {Tensor}
    */
-  output(port, bytes, symbols, result) {
+  output(port, bytes, symbols, used, result) {
     const type = arrayOf(port.dtype);
     const shape = shapeOf(port, symbols);
-    const all = new type(/** @type {ArrayBuffer} */ ((this.shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
+    const isAlone = bytes.length === bytes.buffer.byteLength && !used.has(bytes.buffer);
+    const { buffer } = isAlone ? bytes : new Uint8Array(bytes);
+    used.add(buffer);
+    const all = new type(/** @type {ArrayBuffer} */ (buffer));
     const count = elementCount(shape);
     const data = count < all.length ? all.slice(0, count) : all; // in a session it is planned for the capacity
     return { dtype: port.dtype, shape, data: result ? received(port, data, result) : data };
@@ -60,7 +61,10 @@ export class Signature {
     return segments;
   }
 
-  /** True if only the first of these segments reads the inputs. @param {Segment[]} segments */
+  /**
+   * True if only the first of these segments reads the inputs. Jumps may come back to it, and moved inputs are read under other names.
+   * @param {Segment[]} segments
+   */
   readsInputsFirst(segments) {
     const answer = this.#readsFirst.get(segments);
     if (answer !== undefined) return answer;
@@ -70,7 +74,8 @@ export class Signature {
     const first = segments.findIndex((segment) => segment.type === "run" && !segment.once);
     const later = segments.slice(first + 1).flatMap((segment) => (segment.type === "run" ? segment.uploads : readByHost(segment)));
     const returned = outputs.map(({ buffer }) => buffer).filter((buffer) => !downloads.has(buffer)); // as the inputs they are
-    const readsFirst = ![...later, ...returned].some((name) => buffers.has(name));
+    const isInOrder = !segments.some(({ type }) => type === "jump" || type === "move");
+    const readsFirst = isInOrder && ![...later, ...returned].some((name) => buffers.has(name));
     this.#readsFirst.set(segments, readsFirst);
     return readsFirst;
   }

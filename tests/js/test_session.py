@@ -19,7 +19,7 @@ from tests.node import as_tensors
 SCRIPT = Path(__file__).parent / "run_session.mjs"
 
 
-def exercised(folder: Path, threads: int, script: str, data: dict[str, Any]) -> dict[str, Any]:
+def exercised(folder: Path, threads: int, script: str, data: Any) -> Any:
     """The results of a script that exercises the sessions of a package."""
     process = subprocess.run(
         ["node", str(SCRIPT), str(folder), str(threads), script],
@@ -30,8 +30,7 @@ def exercised(folder: Path, threads: int, script: str, data: dict[str, Any]) -> 
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    results: dict[str, Any] = json.loads(process.stdout)
-    return results
+    return json.loads(process.stdout)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

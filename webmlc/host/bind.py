@@ -8,7 +8,7 @@ twins of this module are `bindSymbols` and `bindFromMemory` in `runtime_js/manif
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeVar
 
@@ -97,10 +97,24 @@ def chosen_ports(ports: Sequence[P], names: Sequence[str] | None) -> Sequence[P]
     return [port for port in ports if port.name in names]
 
 
-def output_of(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
-    """The bytes of an output as an array. `data` may have more bytes than a short session needs."""
-    shape = shape_of(port, symbols)
-    return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
+def outputs_of(
+    ports: Iterable[Port],
+    values: Mapping[str, Array],
+    symbols: Mapping[str, int],
+    inputs: Iterable[Array],
+) -> dict[str, Array]:
+    """The outputs by name, as arrays that share no memory with the inputs or with each other.
+
+    The bytes in `values` may be more than a short session needs.
+    """
+    used = {array.ctypes.data for array in inputs}
+    outputs = {}
+    for port in ports:
+        data, shape = values[port.buffer], shape_of(port, symbols)
+        data = data.copy() if data.ctypes.data in used else data
+        used.add(data.ctypes.data)
+        outputs[port.name] = data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
+    return outputs
 
 
 def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int]:

@@ -40,7 +40,7 @@ from webmlc.host.bind import (
     check_counts,
     check_requirements,
     chosen_ports,
-    output_of,
+    outputs_of,
     read_inputs,
 )
 from webmlc.host.choose_schedules import choose_schedules
@@ -215,7 +215,7 @@ class Model:
         arrays = read_inputs(self.manifest, inputs)
         run = partial(self._run_segments, arrays, self._segments_of(ports), False, states)
         symbols, values, _ = self.exclusively(run, states)
-        return {port.name: output_of(port, values[port.buffer], symbols) for port in ports}
+        return outputs_of(ports, values, symbols, arrays.values())
 
     def _segments_of(self, ports: Sequence[Port]) -> Segments:
         """The segments of a run that returns only these outputs."""
