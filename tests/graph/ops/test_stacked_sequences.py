@@ -221,6 +221,23 @@ def test_a_position_out_of_range_is_an_error(tmp_path: Path) -> None:
             model.run({"x": normal(2, 3), "i": number(i), "j": number(j)})
 
 
+def test_a_position_in_an_empty_sequence_is_checked(tmp_path: Path) -> None:
+    text = """g (float[a] x, int64 p) => (float[k, a] y) {
+        none = SequenceEmpty()
+        s = SequenceInsert(none, x, p)
+        y = ConcatFromSequence<axis = 0, new_axis = 1>(s)
+    }"""
+    webmlc.build(parse(text), tmp_path)
+    x = normal(3)
+    for device, threads in SETTINGS:
+        model = webmlc.load(tmp_path, device=device, threads=threads)
+        np.testing.assert_array_equal(model.run({"x": x, "p": number(0)})["y"], x[None])
+        for p in (1, -1, 5):
+            with pytest.raises(InputError, match="out of range"):
+                model.run({"x": x, "p": number(p)})
+        model.dispose()
+
+
 def test_elements_of_other_shapes_are_refused(tmp_path: Path) -> None:
     text = CHOOSES.replace("float[a, b] w", "float[b, a, b] w")
     with pytest.raises(UnsupportedError):

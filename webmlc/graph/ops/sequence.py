@@ -84,13 +84,16 @@ def _insert(context: Context, build: Builder) -> Results:
         at = _position(context, 2, len(values), len(values))
         return ((*values[:at], build.inputs[1], *values[at:]),)
     row = build.inputs[1].unsqueeze(0)
+    position = build.inputs[2].cast(DType.int64) if context.has(2) else None
     if values == ():
-        return (Stacked(row),)
+        zero = build.constant(np.int64(0))
+        place = zero if position is None else _place(build, position, zero, zero + 1)
+        return (Stacked(row if position is None else build("Gather", row, place, axis=0)),)
     stack = _stack(context, build, position=2)
-    if not context.has(2):
+    if position is None:
         return (Stacked(build("Concat", stack, row, axis=0)),)
     length = _length_of(build, stack)
-    place = _place(build, build.inputs[2].cast(DType.int64), length, length + 1)
+    place = _place(build, position, length, length + 1)
     before = build("Slice", stack, [0], place, [0])
     after = build("Slice", stack, place, [LAST], [0])
     return (Stacked(build("Concat", before, row, after, axis=0)),)
