@@ -81,6 +81,13 @@ def test_a_missing_package_names_the_extra(
     assert f"pip install 'webmlc[{extra}]'" in str(error.value)
 
 
+def test_a_folder_is_not_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "framework").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="package 'framework', which is not installed"):
+        door.require("Framework", "extra", "framework")
+
+
 def test_a_failed_export_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: object, example: door.Example) -> ModelProto:
         raise RuntimeError("no rule for aten::odd")

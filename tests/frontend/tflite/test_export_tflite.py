@@ -16,6 +16,7 @@ from tests.frontend.tflite.tflite_file import (
     FileGraph,
     FileOperator,
     FileTensor,
+    FileWriter,
     constant,
     tflite_file,
 )
@@ -23,6 +24,7 @@ from webmlc.core.errors import ModelError, UnsupportedError
 from webmlc.frontend.doors.door import Example
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.tflite.export_tflite import export_tflite
+from webmlc.frontend.tflite.file import open_tflite
 from webmlc.frontend.tflite.table import REFUSED, ROWS
 
 RECORDS = dict(np.load(RECORDED))
@@ -207,7 +209,7 @@ def small_network() -> bytes:
         FileOperator("DEQUANTIZE", [9], [10], "DequantizeOptions"),
     ]
     graph = FileGraph(tensors, operators, [0], [10])
-    return tflite_file([graph], ({0: "image"}, {10: "scores"}))
+    return tflite_file([graph], ([(0, "image")], [(10, "scores")]))
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
@@ -242,6 +244,79 @@ def test_all_operators_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
     assert "2 nodes of this model cannot be compiled" in message
     assert "RANDOM_UNIFORM (node 'b'): its results are random" in message
     assert "FlexErf (node 'c'): it is an operator of TensorFlow" in message
+
+
+NEGATE = FileOperator("NEG", [0], [1], "NegOptions")
+
+
+@pytest.mark.parametrize(
+    ("texts", "outputs", "names", "expected"),
+    [
+        ("xy", [1, 1], None, ["y", "y_2"]),
+        ("xy", [0, 1], None, ["x_2", "y"]),
+        ("xx", [1], None, ["x_2"]),
+        (("x", ":0"), [1], None, ["tensor_1"]),
+        ("xy", [1, 1], ([(0, "image")], [(1, "a"), (1, "b")]), ["a", "b"]),
+        ("xy", [1], ([(0, "image")], [(1, "image")]), ["image_2"]),
+        ("xy", [1], ([(0, "image")], [(1, "")]), ["y"]),
+    ],
+)
+def test_a_tensor_may_be_several_outputs(
+    texts: Any, outputs: list[int], names: Any, expected: list[str], tmp_path: Path
+) -> None:
+    graph = FileGraph([FileTensor(text, (2,)) for text in texts], [NEGATE], [0], outputs)
+    model = export(tflite_file([graph], names), tmp_path)
+    assert [port.name for port in model.graph.output] == expected
+    x = np.array([1, -2], np.float32)
+    source = "x" if names is None else "image"
+    wanted = [-x if index else x for index in (*outputs, 1)[: len(expected)]]
+    np.testing.assert_array_equal(run(model, {source: x}), wanted)
+
+
+@pytest.mark.parametrize(
+    ("operators", "inputs", "outputs", "message"),
+    [
+        ([NEGATE], [-1], [1], "tensor -1 of 3 as an input or output"),
+        ([NEGATE], [0], [2], "no operator writes the output 'z'"),
+        ([NEGATE], [2], [1], "input 'x' has no value yet"),
+    ],
+)
+def test_a_graph_with_loose_ends_is_refused(
+    operators: Any, inputs: Any, outputs: Any, message: str, tmp_path: Path
+) -> None:
+    content = tflite_file(
+        [FileGraph([FileTensor(text, (2,)) for text in "xyz"], operators, inputs, outputs)]
+    )
+    with pytest.raises((ModelError, UnsupportedError), match=message):
+        export(content, tmp_path)
+
+
+def test_a_table_in_many_places_is_read_once(tmp_path: Path) -> None:
+    writer = FileWriter()
+    count = 30000
+    table = writer.tensor(constant("table", np.ones(4, np.float32)))
+    negate = writer.operator(FileOperator("NEG", [0] * 100, [1]))
+    one = writer.numbers([0])
+    tables = {"Tensors": writer.places([table] * count), "Inputs": one, "Outputs": one}
+    graph = writer.table("SubGraph", **tables)
+    path = tmp_path / "model.tflite"
+    path.write_bytes(writer.finish([graph] * count))
+    assert len({id(tensor) for tensor in open_tflite(path).subgraph.tensors}) == 1
+    tables["Operators"] = writer.places([negate] * count)
+    path.write_bytes(writer.finish([writer.table("SubGraph", **tables)]))
+    with pytest.raises(ModelError, match="the operands of all operators do not fit"):
+        open_tflite(path)
+
+
+def test_strides_of_zero_are_refused_and_other_options_have_defaults(tmp_path: Path) -> None:
+    tensors = [FileTensor("x", (1, 4, 4, 1)), FileTensor("y", (1, 4, 4, 1))]
+    pool = [FileOperator("MAX_POOL_2D", [0], [1], "Pool2DOptions")]
+    x = floats(1, 4, 4, 1)
+    with pytest.raises(UnsupportedError, match=r"the strides are \(0, 0\)"):
+        run_file(tensors, pool, [1], tmp_path, x)
+    tensors.append(constant("axes", np.array([1, 2], np.int32)))
+    (y,) = run_file(tensors, [FileOperator("SUM", [0, 2], [1])], [1], tmp_path, x)
+    np.testing.assert_allclose(y, x.sum((1, 2)), 1e-5)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.4, 0.7, 0.95])

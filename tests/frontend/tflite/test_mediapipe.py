@@ -19,6 +19,7 @@ from tests.frontend.tflite.tflite_file import (
     constant,
     tflite_file,
 )
+from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.doors.door import Example
 from webmlc.frontend.tflite.export_tflite import export_tflite
 
@@ -143,6 +144,25 @@ def test_landmarks_are_transformed(version: int, count: int, tmp_path: Path) -> 
     custom, x = bytes(flexbuffers.Dumps(options)), points.reshape(shape)
     (y,) = run(tmp_path, "TransformLandmarks", custom, [x, MATRIX], [shape], version)
     np.testing.assert_allclose(y.reshape(4, count), expected, 1e-5, 1e-5)
+
+
+def test_vectors_that_share_elements_are_refused(tmp_path: Path) -> None:
+    """Each vector names the vector before it twice: 2 ** 40 numbers in 320 bytes."""
+    content, place = bytearray([2, 1, 1, 4, 4]), 1
+    for _ in range(40):
+        content += bytes([2])
+        here = len(content)
+        content += bytes([here - place, here + 1 - place, 10 << 2, 10 << 2])
+        place = here
+    key = len(content)
+    content += bytes([ord("a"), 0, 1])
+    keys = len(content)
+    content += bytes([keys - key, 1, 1, 1])
+    values = len(content)
+    content += bytes([values - place, 10 << 2, 2, 9 << 2, 1])
+    inputs = [floats(1, 2, 3), MATRIX]
+    with pytest.raises(UnsupportedError, match="too many elements"):
+        run(tmp_path, "TransformLandmarks", bytes(content), inputs, [(1, 2, 3)])
 
 
 SUBSET = [0, 1, 2, 3, 4]

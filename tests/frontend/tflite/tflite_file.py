@@ -76,7 +76,7 @@ def constant(name: str, data: Any, **fields: Any) -> FileTensor:
     return FileTensor(name, data=array, **fields)
 
 
-class _Writer:
+class FileWriter:
     """A writer of one file."""
 
     def __init__(self) -> None:
@@ -183,10 +183,10 @@ class _Writer:
             "SubGraph", Tensors=tensors, Operators=operators, Inputs=inputs, Outputs=outputs
         )
 
-    def ports(self, names: Mapping[int, str]) -> int:
+    def ports(self, names: Sequence[tuple[int, str]]) -> int:
         maps = [
             self.table("TensorMap", Name=self.text(name), TensorIndex=index)
-            for index, name in names.items()
+            for index, name in names
         ]
         return self.places(maps)
 
@@ -201,15 +201,29 @@ class _Writer:
             **fields,
         )
 
+    def finish(self, graphs: Sequence[int], **fields: int) -> bytes:
+        """The bytes of the file with these subgraphs and further fields of the model."""
+        fields["Subgraphs"] = self.places(graphs)
+        fields["OperatorCodes"] = self.places([self.code(*code) for code in self.codes])
+        buffers = []
+        for data in self.buffers:
+            content = {"Data": self.numbers(data, np.uint8)} if data.size else {}
+            buffers.append(self.table("Buffer", **content))
+        fields["Buffers"] = self.places(buffers)
+        model = self.table("Model", Version=3, **fields)
+        self.builder.Finish(model, b"TFL3")
+        return bytes(self.builder.Output())
 
-def tflite_file(
-    graphs: Sequence[FileGraph],
-    signature: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
-) -> bytes:
+
+Names = Sequence[tuple[int, str]]
+"""The index of a tensor, and a name."""
+
+
+def tflite_file(graphs: Sequence[FileGraph], signature: tuple[Names, Names] | None = None) -> bytes:
     """The bytes of a file. `signature` names the inputs and the outputs of the first subgraph."""
-    writer = _Writer()
-    fields = {"Subgraphs": writer.places([writer.graph(graph) for graph in graphs])}
-    fields["OperatorCodes"] = writer.places([writer.code(*code) for code in writer.codes])
+    writer = FileWriter()
+    places = [writer.graph(graph) for graph in graphs]
+    fields = {}
     if signature is not None:
         inputs, outputs = map(writer.ports, signature)
         key = writer.text("serving_default")
@@ -217,11 +231,4 @@ def tflite_file(
             "SignatureDef", Inputs=inputs, Outputs=outputs, SignatureKey=key, SubgraphIndex=0
         )
         fields["SignatureDefs"] = writer.places([table])
-    buffers = []
-    for data in writer.buffers:
-        content = {"Data": writer.numbers(data, np.uint8)} if data.size else {}
-        buffers.append(writer.table("Buffer", **content))
-    fields["Buffers"] = writer.places(buffers)
-    model = writer.table("Model", Version=3, **fields)
-    writer.builder.Finish(model, b"TFL3")
-    return bytes(writer.builder.Output())
+    return writer.finish(places, **fields)

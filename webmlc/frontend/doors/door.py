@@ -60,7 +60,9 @@ def require(framework: str, extra: str, *modules: str) -> None:
     """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing. Note
     the modules as dependencies: the exported model depends on their versions.
     """
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    specs = {name: importlib.util.find_spec(name) for name in modules}
+    # A folder of this name beside the program has a specification, too, but no origin.
+    missing = [name for name, spec in specs.items() if spec is None or spec.origin is None]
     if missing:
         raise UserError(
             f"Models of {framework} need the Python package {missing[0]!r}, which is not "

@@ -8,7 +8,8 @@ has no signatures. Inputs keep their layout, which is NHWC for images, and their
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,50 +51,61 @@ def export_tflite(source: Any, example: Example) -> ModelProto:
 
 
 def _model(file: TfliteFile) -> ModelProto:
-    signature = file.signatures[0] if file.signatures else None
-    number = 0 if signature is None else signature.subgraph
-    if number >= len(file.subgraphs):
-        raise ModelError(f"{file.path}: the signature names subgraph {number}, which is missing.")
-    graph = file.subgraphs[number]
-    names = port_names(graph, signature)
-    _check_ports(graph, names)
-    writer = SubgraphWriter(graph, {i: names[i] for i in graph.inputs})
+    graph = file.subgraph
+    inputs, outputs = _ports(graph, file.signature)
+    _check_ports(graph, (*inputs, *outputs))
+    writer = SubgraphWriter(graph, dict(inputs))
     writer.write()
     if writer.unsupported:
         raise UnsupportedError(tuple(writer.unsupported))
-    outputs = []
-    for index in graph.outputs:
+    infos = []
+    for index, name in outputs:
+        if index not in writer.values:
+            raise ModelError(f"{file.path}: no operator writes the output {name!r}.")
         value = writer.values[index]
         if isinstance(value, np.ndarray):
-            value = writer.builder(names[index]).constant(value, graph.tensors[index].dtype)
-        outputs.append(str(value))
-    proto = writer.nodes.graph(
-        "main",
-        [_info(graph, index, names[index]) for index in graph.inputs],
-        [_info(graph, i, name) for i, name in zip(graph.outputs, outputs, strict=True)],
-    )
+            value = writer.builder(name).constant(value, graph.tensors[index].dtype)
+        infos.append(_info(graph, index, str(value)))
+    proto = writer.nodes.graph("main", [_info(graph, *port) for port in inputs], infos)
     model = helper.make_model(
         proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
     )
-    rename_outputs(model, [names[index] for index in graph.outputs])
+    rename_outputs(model, [name for _, name in outputs])
     return model
 
 
-def port_names(graph: Subgraph, signature: Signature | None) -> Mapping[int, str]:
-    """The names of inputs and outputs: those of the signature, or else of the tensors."""
-    ports = tuple(dict.fromkeys((*graph.inputs, *graph.outputs)))
-    given: dict[int, str] = {}
-    if signature is not None:
-        given = {**signature.outputs, **signature.inputs}
-    names = (given.get(i, graph.tensors[i].name.removesuffix(":0")) for i in ports)
-    return dict(zip(ports, unique_names(names).values(), strict=True))
+Port = tuple[int, str]
+"""An input or output of the model: the index of its tensor, and its name."""
 
 
-def _check_ports(graph: Subgraph, names: Mapping[int, str]) -> None:
+def _ports(graph: Subgraph, signature: Signature | None) -> tuple[list[Port], list[Port]]:
+    """The inputs and the outputs. Names are those of the signature, or else of the tensors; equal
+    names get a number. A tensor is an input once, and an output for each of its names.
+    """
+    first_names = dict(reversed(signature.inputs)) if signature else {}
+    inputs = _named(graph, tuple(dict.fromkeys(graph.inputs)), first_names.items())
+    outputs = _named(graph, graph.outputs, signature.outputs if signature else ())
+    names = iter(unique_names(name for _, name in (*inputs, *outputs)).values())
+    return [(i, next(names)) for i, _ in inputs], [(i, next(names)) for i, _ in outputs]
+
+
+def _named(graph: Subgraph, indices: Iterable[int], names: Iterable[Port]) -> list[Port]:
+    """The ports of these tensors. A tensor without a name in `names` has the name in the file."""
+    given: dict[int, list[str]] = {}
+    for index, name in names:
+        given.setdefault(index, []).append(name)
+    ports: list[Port] = []
+    for index, times in Counter(indices).items():
+        default = graph.tensors[index].name.removesuffix(":0") or f"tensor_{index}"
+        ports += [(index, name or default) for name in given.get(index, [default] * times)]
+    return ports
+
+
+def _check_ports(graph: Subgraph, ports: Sequence[Port]) -> None:
     """Raise one error for all inputs and outputs whose elements are no numbers."""
     unsupported = [
         Unsupported(name, "input or output", f"it is of type {graph.tensors[index].element}")
-        for index, name in names.items()
+        for index, name in ports
         if graph.tensors[index].dtype is None
     ]
     if unsupported:

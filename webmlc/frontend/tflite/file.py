@@ -1,10 +1,10 @@
-"""Open a TensorFlow Lite file: its subgraphs, signatures and metadata as plain records.
+"""Open a TensorFlow Lite file: the subgraph of its first signature as plain records.
 
 In: a path. Out: a `TfliteFile`. Only this module imports the library `tflite`, which reads the
 tables of TensorFlow Lite's schema, and only when such a file is read.
 
     >>> file = open_tflite(Path("pose.tflite"))                       # doctest: +SKIP
-    >>> [operator.name for operator in file.subgraphs[0].operators]   # doctest: +SKIP
+    >>> [operator.name for operator in file.subgraph.operators]       # doctest: +SKIP
     ['CONV_2D', 'DEPTHWISE_CONV_2D', 'ADD', ...]
 
 Every defect of the file raises a `ModelError` of one clear message.
@@ -50,6 +50,8 @@ NUMPY_TYPES: Mapping[str, Any] = {
 """The numpy types of elements by the name in the schema's `TensorType`. Texts, complex numbers,
 resources and variants are missing.
 """
+EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
+"""A table without fields in flatbuffers' format: its list of fields, then the table."""
 DEFECTS = (
     struct.error,
     IndexError,
@@ -57,7 +59,7 @@ DEFECTS = (
     TypeError,
     KeyError,
     AttributeError,
-    OverflowError,
+    ArithmeticError,
     MemoryError,
 )
 """The errors of the library `tflite` when the tables of a file lead out of it."""
@@ -90,7 +92,6 @@ class Tensor:
     shape: tuple[int, ...]
     data: Array | None = None
     quantisation: Quantisation | None = None
-    is_variable: bool = False
     has_rank: bool = True
 
     @property
@@ -107,18 +108,19 @@ class Tensor:
 
 class Options:
     """The options of an operator: `options.StrideW` is a number, and `options.NewShape` an array if
-    the schema has a vector there. An option that the operator does not have raises
-    `AttributeError`.
+    the schema has a vector there. An option is of the first of the tables that has it. An option
+    that no table has raises `AttributeError`.
     """
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
+    def __init__(self, *tables: Any) -> None:
+        self._tables = tables
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(self._table, f"{name}AsNumpy"):
-            is_none = getattr(self._table, f"{name}IsNone")()
-            return () if is_none else getattr(self._table, f"{name}AsNumpy")().tolist()
-        return getattr(self._table, name)()
+        table = next((t for t in self._tables if hasattr(t, name)), None)
+        if hasattr(table, f"{name}AsNumpy"):
+            is_none = getattr(table, f"{name}IsNone")()
+            return () if is_none else getattr(table, f"{name}AsNumpy")().tolist()
+        return getattr(table, name)()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,6 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Options
-    is_custom: bool = False
     version: int = 1
     custom_options: bytes = b""
 
@@ -138,7 +139,6 @@ class Operator:
 class Subgraph:
     """A function of the file. `inputs` and `outputs` are indices of tensors."""
 
-    name: str
     tensors: Sequence[Tensor]
     operators: Sequence[Operator]
     inputs: tuple[int, ...]
@@ -147,30 +147,33 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The names of the inputs and outputs of a subgraph, by indices of tensors."""
+    """The inputs and outputs of a subgraph: the index of a tensor, and a name. A tensor may have
+    several names.
+    """
 
-    key: str
-    subgraph: int
-    inputs: Mapping[int, str]
-    outputs: Mapping[int, str]
+    inputs: Sequence[tuple[int, str]]
+    outputs: Sequence[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class TfliteFile:
-    """The contents of a file."""
+    """The subgraph of the first signature of a file. A file without signatures has its first
+    subgraph here.
+    """
 
     path: Path
-    subgraphs: Sequence[Subgraph]
-    signatures: Sequence[Signature]
-    metadata: Mapping[str, bytes]
+    subgraph: Subgraph
+    signature: Signature | None
 
 
 def open_tflite(path: Path) -> TfliteFile:
     """Read a file. Raises `ModelError` if it is damaged or truncated."""
+    import tflite
+
     note_library("tflite")
     content = path.read_bytes()
     try:
-        return _Reader(path, content).file()
+        return _Reader(path, content, tflite).file()
     except ModelError:
         raise
     except DEFECTS as error:
@@ -182,11 +185,9 @@ def open_tflite(path: Path) -> TfliteFile:
 class _Reader:
     """A reader of one file."""
 
-    def __init__(self, path: Path, content: bytes) -> None:
-        import tflite
-
-        self.path, self.content, self.schema = path, content, tflite
-        self.model = tflite.Model.GetRootAs(content, 0)
+    def __init__(self, path: Path, content: bytes, schema: Any) -> None:
+        self.path, self.content, self.schema = path, content, schema
+        self.model = schema.Model.GetRootAs(content, 0)
 
     def names(self, enumeration: str) -> dict[int, str]:
         """The names of an enumeration of the schema by number."""
@@ -194,53 +195,68 @@ class _Reader:
         return {value: name for name, value in members if isinstance(value, int)}
 
     @cached_property
-    def codes(self) -> list[tuple[str, bool, int]]:
-        """The name of each operator code, whether it is a custom one, and its version. Older files
-        have only the deprecated field, which ends at 127.
+    def codes(self) -> list[tuple[str, int]]:
+        """The name of each operator code and its version. Older files have only the deprecated
+        field, which ends at 127.
         """
         names = self.names("BuiltinOperator")
         codes = []
         for code in _items(self.model, "OperatorCodes"):
             number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
             name = names.get(number, f"operator {number}")
-            is_custom = name == CUSTOM
-            if is_custom:
+            if name == CUSTOM:
                 name = _text(code.CustomCode())
-            codes.append((name, is_custom, code.Version()))
+            codes.append((name, code.Version()))
         return codes
 
     def file(self) -> TfliteFile:
-        subgraphs = [self.subgraph(g) for g in _items(self.model, "Subgraphs")]
+        subgraphs = _items(self.model, "Subgraphs")
         if not subgraphs:
             raise ModelError(f"{self.path}: the TensorFlow Lite model has no subgraph.")
-        metadata = {
-            _text(entry.Name()): self.buffer(entry.Buffer()).tobytes()
-            for entry in _items(self.model, "Metadata")
-        }
-        signatures = [self.signature(s) for s in _items(self.model, "SignatureDefs")]
-        return TfliteFile(self.path, subgraphs, signatures, metadata)
-
-    def signature(self, table: Any) -> Signature:
+        if not self.model.SignatureDefsLength():
+            return TfliteFile(self.path, self.subgraph(subgraphs[0]), None)
+        table = self.model.SignatureDefs(0)
+        number = table.SubgraphIndex()
+        if number >= len(subgraphs):
+            raise ModelError(
+                f"{self.path}: the signature names subgraph {number}, which is missing."
+            )
         inputs, outputs = (
-            {port.TensorIndex(): _text(port.Name()) for port in _items(table, ports)}
+            [(port.TensorIndex(), _text(port.Name())) for port in _items(table, ports)]
             for ports in ("Inputs", "Outputs")
         )
-        return Signature(_text(table.SignatureKey()), table.SubgraphIndex(), inputs, outputs)
+        return TfliteFile(self.path, self.subgraph(subgraphs[number]), Signature(inputs, outputs))
 
     def subgraph(self, table: Any) -> Subgraph:
+        tables = _items(table, "Operators")
+        operands = ("Inputs", "Outputs", "CustomOptions")
+        sizes = (getattr(o, f"{field}Length")() for o in tables for field in operands)
+        if sum(sizes) > len(self.content):  # operators share vectors
+            raise IndexError("the operands of all operators do not fit into the file")
         graph = Subgraph(
-            _text(table.Name()),
-            [self.tensor(t, i) for i, t in enumerate(_items(table, "Tensors"))],
-            [self.operator(o) for o in _items(table, "Operators")],
+            self.tensors(table),
+            [self.operator(o) for o in tables],
             _integers(table, "Inputs"),
             _integers(table, "Outputs"),
         )
         count = len(graph.tensors)
         used = [i for o in graph.operators for i in (*o.inputs, *o.outputs)]
-        for index in (*graph.inputs, *graph.outputs, *used):
+        for index in used:
             if not -1 <= index < count:
                 raise IndexError(f"tensor {index} of {count}")
+        for index in (*graph.inputs, *graph.outputs):
+            if not 0 <= index < count:
+                raise IndexError(f"tensor {index} of {count} as an input or output of the model")
         return graph
+
+    def tensors(self, table: Any) -> list[Tensor]:
+        """The tensors of a subgraph. A table in several places of the vector is read once."""
+        read: dict[int, Tensor] = {}
+        tables = _items(table, "Tensors")
+        for index, item in enumerate(tables):
+            if item._tab.Pos not in read:
+                read[item._tab.Pos] = self.tensor(item, index)
+        return [read[item._tab.Pos] for item in tables]
 
     def tensor(self, table: Any, index: int) -> Tensor:
         element = self.names("TensorType").get(table.Type(), f"type {table.Type()}")
@@ -257,7 +273,6 @@ class _Reader:
             signature if len(signature) == len(shape) and array is None else shape,
             array,
             _quantisation(table.Quantization()),
-            table.IsVariable(),
             bool(table.HasRank() or shape or array is not None),
         )
 
@@ -287,7 +302,7 @@ class _Reader:
         return np.frombuffer(self.content, np.uint8, size, start)
 
     def operator(self, table: Any) -> Operator:
-        name, is_custom, version = self.codes[table.OpcodeIndex()]
+        name, version = self.codes[table.OpcodeIndex()]
         custom = b""
         if table.CustomOptionsLength():
             custom = table.CustomOptionsAsNumpy().tobytes()
@@ -299,13 +314,14 @@ class _Reader:
             _integers(table, "Inputs"),
             _integers(table, "Outputs"),
             self.options(table),
-            is_custom,
             version,
             custom,
         )
 
     def options(self, table: Any) -> Options:
-        """The options of an operator. Newer operators have a second union of options."""
+        """The options of an operator. Newer operators have a second union of options. Files may
+        leave out a table of options that all have their default.
+        """
         for suffix in ("", "2"):
             kind = getattr(table, f"BuiltinOptions{suffix}Type")()
             inner = getattr(table, f"BuiltinOptions{suffix}")()
@@ -314,7 +330,17 @@ class _Reader:
                 options = getattr(self.schema, name)()
                 options.Init(inner.Bytes, inner.Pos)
                 return Options(options)
-        return Options(None)
+        return self.defaults
+
+    @cached_property
+    def defaults(self) -> Options:
+        """All options of the schema with their defaults."""
+        tables = []
+        for kind in self.names("BuiltinOptions").values():
+            if hasattr(self.schema, kind):
+                tables.append(getattr(self.schema, kind)())
+                tables[-1].Init(EMPTY_TABLE, len(EMPTY_TABLE) // 2)
+        return Options(*tables)
 
 
 def _quantisation(table: Any) -> Quantisation | None:

@@ -41,13 +41,11 @@ class Row:
     - `write`: writes it with ONNX's operators.
     - `moves`: the results' elements are elements of the inputs. If all quantised operands have the
       same parameters, `write` sees the integers instead of the real numbers.
-    - `has_activation`: the option `FusedActivationFunction` is applied to the results.
     """
 
     name: str
     write: Callable[[Operation], Results]
     moves: bool = False
-    has_activation: bool = True
 
 
 @dataclass(slots=True)

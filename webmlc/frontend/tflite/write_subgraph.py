@@ -80,14 +80,14 @@ class SubgraphWriter:
             raise NotReadableError(REFUSED.get(operator.name, default))
         for index in operator.inputs:
             if index >= 0 and index not in self.values:
-                element = self.tensor(index).element
-                raise NotReadableError(f"input {self.tensor(index).name!r} is of type {element}")
+                tensor = self.tensor(index)
+                is_unwritten = tensor.dtype is not None
+                reason = "has no value yet" if is_unwritten else f"is of type {tensor.element}"
+                raise NotReadableError(f"input {tensor.name!r} {reason}")
         is_stored = self.is_stored(row, operator)
         operation = Operation(operator, self.graph, self.values, build, is_stored)
         try:
-            results = row.write(operation)
-            if row.has_activation:
-                results = _activated(operation, results)
+            results = _activated(operation, row.write(operation))
         except NotReadableError:
             raise
         except DEFECTS as error:
@@ -140,7 +140,6 @@ FLEX = "it is an operator of TensorFlow; convert with TensorFlow Lite's builtin 
 
 
 ACTIVATIONS: Mapping[int, Callable[[Value], Value]] = {
-    0: lambda x: x,
     1: lambda x: x.op("Relu"),
     2: lambda x: clip(x, -1, 1),
     3: lambda x: clip(x, 0, 6),
@@ -150,10 +149,12 @@ ACTIVATIONS: Mapping[int, Callable[[Value], Value]] = {
 
 
 def _activated(operation: Operation, results: Results) -> Results:
-    """Apply the fused activation to a result, if the operator has one."""
+    """Apply the fused activation to a result, if the operator has one. The number 0 is none."""
     try:
         number = operation.options.FusedActivationFunction
     except AttributeError:
+        return results
+    if number == 0:
         return results
     if number not in ACTIVATIONS:
         operation.refuse(f"the fused activation {number} is not supported")

@@ -20,6 +20,8 @@ from webmlc.frontend.tflite.operators.windows import (
 )
 from webmlc.graph.builder import Value
 
+MOST_ELEMENTS = 4096
+"""The most elements of custom options. Chosen by hand: a face mesh has 468 landmarks."""
 PADDING_SAME = 1
 """The padding of a custom operator that keeps the size, divided by the stride
 (`kTfLitePaddingSame`).
@@ -30,10 +32,35 @@ def _map(op: Operation) -> dict[str, Any]:
     """The custom options as a dictionary of flexbuffers."""
     from flatbuffers import flexbuffers
 
-    options = flexbuffers.Loads(op.operator.custom_options)
-    if not isinstance(options, dict):
+    options = flexbuffers.GetRoot(op.operator.custom_options)
+    if not options.IsMap:
         raise ValueError("the custom options are no map")
-    return options
+    _count(options)
+    return dict(options.Value)
+
+
+def _count(value: Any, levels: int = 3) -> int:
+    """The number of elements in a value of flexbuffers. Many places may name one vector, so that a
+    few bytes stand for many elements: raises `ValueError` for more than options have.
+    """
+    if not value.IsVector:
+        count = 1
+        for is_vector, vector in (
+            (value.IsTypedVector, "AsTypedVector"),
+            (value.IsFixedTypedVector, "AsFixedTypedVector"),
+        ):
+            count += len(getattr(value, vector)) if is_vector else 0
+    elif levels == 0 or len(value.AsVector) > MOST_ELEMENTS:
+        count = MOST_ELEMENTS + 1
+    else:
+        count = 0
+        for element in value.AsVector:
+            count += _count(element, levels - 1)
+            if count > MOST_ELEMENTS:
+                break
+    if count > MOST_ELEMENTS:
+        raise ValueError("the custom options have too many elements")
+    return count
 
 
 def _integers(op: Operation, count: int) -> tuple[int, ...]:

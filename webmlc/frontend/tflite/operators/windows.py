@@ -55,7 +55,10 @@ def _padding(
 
 
 def _strides(options: Any) -> tuple[int, int]:
-    return (options.StrideH, options.StrideW)
+    strides = (options.StrideH, options.StrideW)
+    if min(strides) < 1:
+        raise ValueError(f"the strides are {strides}")
+    return strides
 
 
 def _dilations(options: Any) -> tuple[int, int]:
