@@ -26,6 +26,7 @@ from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.tflite.export_tflite import export_tflite
 from webmlc.frontend.tflite.file import open_tflite
 from webmlc.frontend.tflite.table import REFUSED, ROWS
+from webmlc.frontend.tflite.write_subgraph import unique_names
 
 RECORDS = dict(np.load(RECORDED))
 
@@ -138,6 +139,35 @@ def test_a_result_that_is_left_out_does_not_move_the_next(tmp_path: Path) -> Non
     top = [FileOperator("TOPK_V2", [0, 1], [-1, 2], "TopKV2Options")]
     (places,) = run_file(tensors, top, [2], tmp_path, np.array([[1, 5, 3, 2]], np.float32))
     np.testing.assert_array_equal(places, [[1, 2]])
+
+
+@pytest.mark.parametrize(("data", "bias"), [("INT8", "INT32"), ("INT16", "INT64")])
+@pytest.mark.parametrize("operator", ["FULLY_CONNECTED", "CONV_2D"])
+def test_the_unit_of_an_integer_bias(operator: str, data: str, bias: str, tmp_path: Path) -> None:
+    """It is the product of the scales of data and weights, and the file may leave it out."""
+    scales, numbers = np.array([0.5, 0.25, 2], np.float32), np.array([[2, 1], [3, 4], [-1, 1]])
+    is_conv = operator == "CONV_2D"
+    inner = (1, 1) if is_conv else ()
+    weights = numbers.reshape(3, *inner, 2).astype(np.int8)
+    numpy_type = np.dtype(bias.lower())
+    tensors = [
+        FileTensor("x", (1, *inner, 2), data, scale=0.5),
+        constant("w", weights, scale=scales, zero=[0] * 3),
+        constant("b", np.array([8, -80, 3]).astype(numpy_type)),
+        FileTensor("y", (1, *inner, 3), data, scale=0.25),
+    ]
+    options = {"StrideW": 1, "StrideH": 1} if is_conv else {}
+    kind = "Conv2DOptions" if is_conv else "FullyConnectedOptions"
+    product = [FileOperator(operator, [0, 1, 2], [3], kind, options)]
+    x = np.array([6, -4]).astype(np.dtype(data.lower()))
+    (y,) = run_file(tensors, product, [3], tmp_path, x.reshape(1, *inner, 2))
+    expected = (numbers @ x.astype(int) + [8, -80, 3]) * (0.5 * scales) / 0.25
+    np.testing.assert_array_equal(y.reshape(-1), expected)
+
+
+def test_many_equal_names_are_numbered() -> None:
+    names = unique_names(["x", "x_2", *["x"] * 50000])
+    assert [names[i] for i in (0, 1, 2, 3, 50001)] == ["x", "x_2", "x_3", "x_4", "x_50002"]
 
 
 @pytest.mark.parametrize("is_computed", [False, True])

@@ -154,6 +154,20 @@ class Operation:
         """An input as a value; None if it is left out."""
         return self.read(index) if self.has(index) else None
 
+    def bias(self, index: int, data: int, weights: int) -> Value | None:
+        """The bias of a product of two inputs; None if it is left out. The unit of an integer bias
+        is the product of their scales. The file may leave out the scale of an int32 bias, and ONNX
+        does not dequantise int64.
+        """
+        array = self.constant(index)
+        scales = [self.tensor(i).quantisation for i in (data, weights)]
+        if array is None or None in scales or array.dtype not in (np.int32, np.int64):
+            return self.optional(index)
+        if array.dtype == np.int32 and self.tensor(index).quantisation is not None:
+            return self.input(index)
+        unit = np.prod(np.broadcast_arrays(*(s.scales for s in scales if s is not None)), axis=0)
+        return self.build.constant((array * unit).astype(np.float32))
+
     def inputs(self) -> list[Value]:
         """All inputs as values."""
         return [self.input(index) for index in range(self.count)]

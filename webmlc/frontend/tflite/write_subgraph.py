@@ -6,7 +6,7 @@ operators that a row refuses, are collected: one error lists all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -166,8 +166,10 @@ def unique_names(names: Iterable[str]) -> dict[int, str]:
     """The names by their position. Equal names get a number."""
     used: set[str] = set()
     unique: dict[int, str] = {}
+    counts: dict[str, Iterator[int]] = {}
     for position, name in enumerate(names):
-        numbered = (name if n == 1 else f"{name}_{n}" for n in count(1))
+        numbers = counts.setdefault(name, count(1))
+        numbered = (name if n == 1 else f"{name}_{n}" for n in numbers)
         unique[position] = next(n for n in numbered if n not in used)
         used.add(unique[position])
     return unique

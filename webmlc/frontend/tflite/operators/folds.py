@@ -21,7 +21,8 @@ def _fully_connected(op: Operation) -> Value:
     is_matrix = op.rank(0) == 2 and op.shape(0)[-1] == width
     x = op.read(0, shape=None if options.KeepNumDims or is_matrix else (-1, width))
     y = x @ op.read(1, (1, 0))
-    return y + op.input(2) if op.has(2) else y
+    bias = op.bias(2, 0, 1)
+    return y if bias is None else y + bias
 
 
 def _batch_matmul(op: Operation) -> Value:
