@@ -106,6 +106,17 @@ def test_a_form_is_refused(
          ("float32[2, 2, 8]", "float32[8, 24]", "float32[24]", None, "float32[2, 2, 2, 4, 4]"),
          {"num_heads": 2}, "input 0 is of shape [2, 2, 8], not [batch, 1, features], where "
          "batch = 2"),
+        ("GroupNorm", ("float32[2, 4, 4, 8]", "float32[8]", "float32[8]"),
+         {"groups": 4, "activation": 2}, "the activation 2: it is 0 for none or 1 for SiLU"),
+        ("RotaryEmbedding",
+         ("float32[2, 3, 16]", "int64[1] in 0..2", "float32[9, 4]", "float32[9, 4]"),
+         {"rotary_embedding_dim": 8}, "rotary_embedding_dim without num_heads"),
+        ("MatMulBnb4", ("float32[3, 32]", np.zeros(80, np.uint8), np.ones(9, np.float32)),
+         {"K": 32, "N": 5, "block_size": 16, "quant_type": 1},
+         "80 bytes of weights and 9 greatest numbers, not 80 bytes and 10 blocks of 16 elements"),
+        ("MatMulBnb4", ("float32[3, 32]", np.zeros(80, np.uint8), np.ones(10, np.float32)),
+         {"K": 32, "N": 5, "block_size": 16, "quant_type": 2},
+         "quant_type 2: it is 0 for FP4 or 1 for NF4"),
     ],
 )  # fmt: skip
 def test_a_form_of_an_onnxruntime_operator_is_refused(

@@ -49,15 +49,15 @@ _REASONS: dict[str, str] = {
         "com.microsoft.DynamicSparseAttention com.microsoft.PackedSparseAttentionIndexer"
         " com.microsoft.PackedSparseAttentionIndexerMerge com.microsoft.SparseAttentionIndexer",
     "the bytes of its weights have no documented layout: export the model with MatMulNBits or QMoE":
-        "com.microsoft.GatherPacked com.microsoft.MatMulFpQ4 com.microsoft.MatMulPacked"
-        " com.microsoft.MoEPacked",
+        "com.microsoft.MatMulFpQ4",
     "its number format is that of one processor: export the model with QuantizeLinear":
         "com.microsoft.DequantizeBFP com.microsoft.QuantizeBFP",
     "webmlc has no kernels for it yet: report the model that needs it":
         "com.microsoft.AttnLSTM com.microsoft.BifurcationDetector com.microsoft.DecoderAttention"
         " com.microsoft.DynamicTimeWarping com.microsoft.LongformerAttention"
         " com.microsoft.WordConvEmbedding com.microsoft.QOrderedLongformerAttention"
-        " com.microsoft.GatedDeltaNet"
+        " com.microsoft.GatedDeltaNet com.microsoft.GatherPacked com.microsoft.MatMulPacked"
+        " com.microsoft.MoEPacked"
         " com.microsoft.GemmFloat8"
         " com.microsoft.MatMulBlockQuantizedFp4Weight"
         " com.microsoft.MatMulBlockQuantizedFp8Weight"

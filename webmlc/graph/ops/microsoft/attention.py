@@ -254,7 +254,7 @@ def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
     """
     if context.attribute("do_rotary", 0):
         raise NotSupportedError("rotary inside Attention: use a RotaryEmbedding")
-    dtype = DType.float32 if context.node.op == "QAttention" else context.dtype(0)
+    dtype = context.dtype(3 if context.node.op == "QAttention" else 0)
     attention = AttentionWriter(context, build, dtype)
     product = _projected(context, build)
     heads, (batch, length, _) = context.count("num_heads"), context.shape(0)
@@ -391,7 +391,12 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     if context.attribute("unidirectional", 0):
         _check_lengths(context)
     scores = attention.all_scores(q, k, start, hidden // heads)
-    return attention.output(scores, v), present_k, present_v, scores
+    y = attention.output(scores, v)
+    if context.attribute("unidirectional", 0) and context.output_count > 3:
+        # onnxruntime hides later keys by the least number, and callers may compute with it.
+        lowest = build.constant(np.finfo(np.float32).min, DType.float32)
+        scores = build("Max", scores.cast(DType.float32), lowest).cast(context.dtype(0))
+    return y, present_k, present_v, scores
 
 
 def _check_lengths(context: Context) -> None:

@@ -132,6 +132,8 @@ def _feed(context: Context, build: Builder, x: Value, layers: Layers, axes: int)
         beta=float(context.attribute("activation_beta", 0.0)),
         limit=None if limit is None else float(limit),
     )  # fmt: skip
+    if limit is not None and context.dtype(0) is not DType.float32:
+        activated = activated.cast(context.dtype(0))
     return second.product(activated, axes)
 
 
@@ -199,6 +201,8 @@ def _quantised_layer(context: Context, build: Builder, number: int) -> _Layer:
         scales.reshape(experts, rows, blocks), build.constant(zeros, dtype), axis=2,
         block_size=block,
     )  # fmt: skip
+    if context.dtype(index + 1) is not context.dtype(0):
+        weights = weights.cast(context.dtype(0))
     return _Layer(weights, build.optional(index + 2))
 
 

@@ -137,8 +137,16 @@ def _bnb4(context: Context, build: Builder) -> Value:
         context.attribute("quant_type"),
     )
     columns, depth, block = (context.count(n) for n in ("N", "K", "block_size"))
-    if weights is None or limits is None or kind not in FLOATS_OF_4_BITS:
-        raise NotSupportedError(f"weights that are not constant, or of quant_type {kind}")
+    if weights is None or limits is None:
+        raise NotSupportedError("weights or greatest numbers of blocks that are not constant")
+    if kind not in FLOATS_OF_4_BITS:
+        raise NotSupportedError(f"quant_type {kind}: it is 0 for FP4 or 1 for NF4")
+    blocks = -(-columns * depth // block)
+    if 2 * weights.size < columns * depth or limits.size != blocks:
+        raise NotSupportedError(
+            f"{weights.size} bytes of weights and {limits.size} greatest numbers, not "
+            f"{-(-columns * depth // 2)} bytes and {blocks} blocks of {block} elements"
+        )
     codes = unpack_bits(weights.reshape(-1, 1), 4)[:, ::-1].reshape(-1)[: columns * depth]
     table = np.array(FLOATS_OF_4_BITS[int(kind)], np.float32)
     numbers = table[codes] * np.repeat(limits.astype(np.float32), block)[: len(codes)]

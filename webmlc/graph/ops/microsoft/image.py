@@ -15,6 +15,7 @@ from webmlc.graph.ops.microsoft.rows import DOMAIN, WINDOWS, channels_last, chan
 from webmlc.graph.ops.operator import (
     Context,
     IndexInput,
+    NotSupportedError,
     Operator,
     Result,
     Signature,
@@ -47,7 +48,10 @@ def _group_norm(context: Context, build: Builder) -> tuple[Result, ...]:
     parameters = (p if context.dtype(1) is dtype else p.cast(dtype) for p in (gamma, beta))
     epsilon, groups = context.attribute("epsilon", 1e-5), context.count("groups")
     y = build("GroupNormalization", y, *parameters, num_groups=groups, epsilon=epsilon)
-    if context.attribute("activation", 0):
+    activation = int(context.attribute("activation", 0))
+    if activation not in (0, 1):
+        raise NotSupportedError(f"the activation {activation}: it is 0 for none or 1 for SiLU")
+    if activation:
         y = y * y.op("Sigmoid")
     return channels_last(y, 4) if is_last else y, x
 

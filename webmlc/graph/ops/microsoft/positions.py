@@ -65,6 +65,8 @@ def _rotary(context: Context, build: Builder) -> Value:
     rotated = int(context.attribute("rotary_embedding_dim", 0))
     if rotated % 2:
         raise NotSupportedError(f"rotary_embedding_dim is {rotated}, and pairs are rotated")
+    if rotated and flat and not context.attribute("num_heads", 0):
+        raise NotSupportedError("rotary_embedding_dim without num_heads")
     is_multiple = context.node.op == "MRotaryEmbedding"
     if is_multiple and context.attribute("scale", 1.0) != 1.0:
         raise NotSupportedError("a scale inside MRotaryEmbedding: multiply its tables by it")

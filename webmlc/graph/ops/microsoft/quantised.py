@@ -126,11 +126,18 @@ def _products(context: Context, build: Builder, places: Sequence[int]) -> Value:
     return build("MatMulInteger", left, right, *zeros)
 
 
-def _scaled(sums: Value, scales: tuple[Value, Value], bias: Value | None) -> Value:
-    """Scale the sums to the float32 product, and add a bias if there is one."""
-    factor = scales[0] * scales[1]
-    result = sums.cast(DType.float32) * factor
-    return result if bias is None else result + bias
+def _scaled(
+    sums: Value, scales: tuple[Value, Value], bias: Value | None, dtype: DType = DType.float32
+) -> Value:
+    """Scale the sums to the product, and add a bias if there is one. Scales, bias and product are
+    of `dtype`; the numbers between are in float32.
+    """
+    if dtype is DType.float32:
+        result = sums.cast(dtype) * (scales[0] * scales[1])
+        return result if bias is None else result + bias
+    left, right = (scale.cast(DType.float32) for scale in scales)
+    wide_bias = None if bias is None else bias.cast(DType.float32)
+    return _scaled(sums, (left, right), wide_bias).cast(dtype)
 
 
 def _gemm(context: Context, build: Builder) -> Value:
@@ -166,7 +173,7 @@ def _to_float(context: Context, build: Builder) -> Value:
     _check_columns(context, 3, 6)
     sums = _products(context, build, (0, 1, 4, 5))
     scales = (build.inputs[2], build.inputs[3])
-    return _scaled(sums, scales, build.optional(6))
+    return _scaled(sums, scales, build.optional(6), context.dtype(2))
 
 
 def _dynamic(context: Context, build: Builder) -> Value:

@@ -28,10 +28,13 @@ def _repeat_block(context: Context, build: Builder) -> Value:
         is_repeated = equal if is_repeated is None else is_repeated & equal
     followers = build("Slice", ids, [size - 1], (count + (size - 1)).unsqueeze(0), [1])
     followers = require_within(build, followers, context.shape(1)[1])
-    limit = build("Expand", build.constant(-np.inf, context.dtype(1)), followers.op("Shape"))
-    if is_repeated is not None:
-        limit = is_repeated.where(limit, np.inf)
-    return build("ScatterElements", scores, followers, limit, axis=1, reduction="min")
+    if is_repeated is None:
+        marks = build("Expand", build.constant(1, DType.int32), followers.op("Shape"))
+    else:
+        marks = is_repeated.cast(DType.int32)
+    zeros = build("ConstantOfShape", scores.op("Shape"), value=np.zeros(1, np.int32))
+    marked = build("ScatterElements", zeros, followers, marks, axis=1, reduction="max")
+    return marked.op("Greater", 0).where(-np.inf, scores)
 
 
 def _murmur(context: Context, build: Builder) -> Value:
@@ -68,6 +71,7 @@ IDS = np.array([[1, 2, 3, 1, 2, 4, 1, 2], [5, 5, 5, 5, 5, 5, 5, 5]], np.int64)
 OPS: tuple[Operator, ...] = (
     row("NGramRepeatBlock", 2, "ngram_size", _repeat_block,
         case(IDS, "float32[2, 9]", ngram_size=3), case(IDS, "float32[2, 9]", ngram_size=1),
+        case(IDS, np.full((2, 9), np.nan, np.float32), ngram_size=3),
         case("int64[2, 8] in 0..2", "float32[2, 4]", ngram_size=2),
         case("int64[2, 2] in 0..2", "float32[2, 4]", ngram_size=4)),
     row("MurmurHash3", 1, "positive seed", _murmur, case(np.array([3, -7, 2**31 - 1], np.int32)),
