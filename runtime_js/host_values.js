@@ -5,7 +5,8 @@
 //
 // The twin of webmlc/host/host_values.py.
 
-import { InputError } from "./errors.js";
+import { InputError, PackageError } from "./errors.js";
+import { arrayOf } from "./dtypes.js";
 import { bindFromMemory } from "./manifest.js";
 import { boundSymbols } from "./memory_plan.js";
 import { evaluate, symbolsOf, valuesOf } from "./sizes.js";
@@ -18,6 +19,9 @@ export class HostValues {
 
   /** Of the values that a `collect` appended. @type {Map<string, { bytes: Uint8Array, shape: number[] }[]>} */
   lists = new Map();
+
+  /** Of the buffers, once a value is checked. @type {Map<string, import("./types.d.ts").Buffer["dtype"]> | undefined} */
+  #dtypes;
 
   /** @param {Program} program @param {Symbols} symbols @param {Map<string, Uint8Array | GpuSpan>} bytes */
   constructor(program, symbols, bytes) {
@@ -43,6 +47,7 @@ export class HostValues {
 
   /** @param {Measure} segment @returns {Symbols} */
   #measure({ buffer, symbols, axes }) {
+    this.#data(buffer);
     const shape = /** @type {number[]} */ (this.shapes.get(buffer));
     return Object.fromEntries(symbols.map((name, i) => [name, shape[axes[i]]]));
   }
@@ -57,7 +62,7 @@ export class HostValues {
   /** Append a value to a list, or make the list empty. @param {Collect} segment */
   #collect({ target, source, shape }) {
     if (!source) this.lists.set(target, []);
-    else this.lists.get(target)?.push({ bytes: this.#data(source), shape: this.#evaluate(shape) });
+    else this.#list(target).push(this.#shaped(source, target, shape));
   }
 
   /**
@@ -66,7 +71,8 @@ export class HostValues {
    * @param {Stack} segment
    */
   #stack({ target, axis, shape: sizes }) {
-    const values = this.lists.get(target) ?? [];
+    const values = this.#list(target);
+    this.lists.delete(target);
     const shape = values[0]?.shape ?? this.#evaluate(sizes.map((size) => ([...symbolsOf([size], this.program.sizes)].every((name) => name in this.symbols) ? size : 0)));
     const other = values.find((value) => value.shape.some((size, i) => size !== shape[i]));
     if (other) {
@@ -91,10 +97,10 @@ export class HostValues {
 
   /** Give values further names. @param {Move} segment */
   #move({ sources, targets, shapes }) {
-    const values = sources.map((source) => this.#data(source));
-    for (const [i, target] of targets.entries()) {
-      this.bytes.set(target, values[i]);
-      this.shapes.set(target, this.#evaluate(shapes[i]));
+    const values = sources.map((source, i) => this.#shaped(source, targets[i], shapes[i]));
+    for (const [i, { bytes, shape }] of values.entries()) {
+      this.bytes.set(targets[i], bytes);
+      this.shapes.set(targets[i], shape);
     }
   }
 
@@ -103,16 +109,35 @@ export class HostValues {
     return unless && this.#data(unless)[0] ? following : target;
   }
 
-  /** @param {string} name */
+  /** The bytes of a value. Throws `PackageError` if no segment has computed it yet. @param {string} name */
   #data(name) {
-    return /** @type {Uint8Array} */ (this.bytes.get(name));
+    const bytes = this.bytes.get(name);
+    if (!bytes) throw new PackageError(`manifest.json: "${name}" is read before a segment computes it`);
+    return /** @type {Uint8Array} */ (bytes);
   }
-}
 
-/** The buffers whose values a segment reads on the host. @param {import("./types.d.ts").Segment} segment @returns {string[]} */
-export function readByHost(segment) {
-  if (segment.type === "bind" || segment.type === "measure") return [segment.buffer];
-  if (segment.type === "move") return segment.sources;
-  if (segment.type === "collect" && segment.source) return [segment.source];
-  return segment.type === "jump" && segment.unless ? [segment.unless] : [];
+  /** @param {string} name */
+  #list(name) {
+    const list = this.lists.get(name);
+    if (!list) throw new PackageError(`manifest.json: the list "${name}" is used before it begins`);
+    return list;
+  }
+
+  /**
+   * The value of `source`, and its shape as the value of `target`. In a session, a value may have more bytes than its shape needs.
+   * Throws `PackageError` if it has another number of bytes.
+   * @param {string} source
+   * @param {string} target
+   * @param {Size[]} sizes
+   */
+  #shaped(source, target, sizes) {
+    const { buffers } = this.program;
+    this.#dtypes ??= new Map(buffers.map(({ name, dtype }) => [name, dtype]));
+    const bytes = this.#data(source);
+    const shape = this.#evaluate(sizes);
+    const dtype = /** @type {import("./types.d.ts").Buffer["dtype"]} */ (this.#dtypes.get(target));
+    const needed = shape.reduce((product, size) => product * size, arrayOf(dtype).BYTES_PER_ELEMENT);
+    if (bytes.length === needed || (bytes.length > needed && buffers.some(({ kind }) => kind === "state"))) return { bytes, shape };
+    throw new PackageError(`manifest.json: "${source}" has ${bytes.length} bytes, but "${target}" of shape [${shape}] has ${needed}`);
+  }
 }

@@ -10,14 +10,14 @@ import { InputError, PackageError } from "./errors.js";
 import { described } from "./kinds.js";
 import { fault } from "./manifest_faults.js";
 import { CONSTANT_ALIGNMENT, FORMAT, VERSION } from "./manifest_records.js";
-import { align, buffersOf } from "./memory_plan.js";
+import { align, boundSymbols, buffersOf, readByHost, runs } from "./memory_plan.js";
 import { RUNTIME_VERSION } from "./platform.js";
 import { unfold, unfolded } from "./repetitions.js";
-import { evaluate, symbolsOf } from "./sizes.js";
+import { evaluate, loops, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.js";
 
-/** @import { Base, Bind, GpuSpan, Manifest, Port, Program, Symbols } from "./types.d.ts" */
+/** @import { Base, Bind, GpuSpan, Manifest, Port, Program, Segment, Symbols } from "./types.d.ts" */
 /** @import { Tensor, TypedArray } from "./webmlc.js" */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
@@ -99,13 +99,67 @@ function unfoldAll(manifest) {
   }
 }
 
+/** The values that a segment leaves on the host, with their ranks. @param {Segment} segment @returns {[string, number][]} */
+function heldBy(segment) {
+  if (segment.type === "move") return segment.targets.map((target, i) => [target, segment.shapes[i]?.length ?? 0]);
+  return segment.type === "stack" ? [[segment.target, segment.shape.length + 1]] : [];
+}
+
+/** The fault of a segment that the host executes, or "". @param {Manifest} manifest @param {Program} program */
+function hostFault({ symbols }, program) {
+  const { buffers, segments, sizes } = program;
+  const dtypes = new Map(buffers.map(({ name, dtype }) => [name, dtype]));
+  /** @type {Map<string, number>} */
+  const ranks = new Map();
+  for (const [name, rank] of segments.flatMap(heldBy)) ranks.set(name, Math.min(rank, ranks.get(name) ?? rank));
+  const lists = new Set(segments.flatMap((segment) => (segment.type === "collect" && !segment.source ? [segment.target] : [])));
+  const inputs = buffers.filter(({ kind }) => kind === "input").map(({ name }) => name);
+  const onHost = new Set([...inputs, ...ranks.keys(), ...lists, ...runs(program).flatMap(({ downloads }) => downloads)]);
+  const bound = new Set([...symbols.map(({ name }) => name), ...boundSymbols(program), ...loops(program).map(({ symbol }) => symbol)]);
+  const isPlace = (/** @type {number} */ place, /** @type {number} */ end) => place >= 0 && place < end;
+  const faultOf = (/** @type {Segment} */ segment) => {
+    const written = [...heldBy(segment).map(([name]) => name), ...(segment.type === "collect" ? [segment.target] : [])];
+    const missing = [...readByHost(segment).filter((name) => !onHost.has(name)), ...written.filter((name) => !dtypes.has(name))];
+    if (missing.length) return ` uses "${missing.join('", "')}", which the host does not have`;
+    const shape = segment.type === "move" ? segment.shapes.flat() : segment.type === "collect" || segment.type === "stack" ? segment.shape : [];
+    const unbound = [...symbolsOf(shape, sizes)].filter((name) => !bound.has(name));
+    if (unbound.length) return ` binds no symbols "${unbound.join('", "')}"`;
+    if (segment.type === "bind" || segment.type === "measure") {
+      const [places, end] = segment.type === "bind" ? [segment.elements, LIMIT] : [segment.axes, ranks.get(segment.buffer) ?? 0];
+      const fits = segment.symbols.length && segment.symbols.length === places.length && places.every((place) => isPlace(place, end));
+      return fits ? "" : " does not have one element or axis per symbol";
+    }
+    if (segment.type === "move") {
+      const [{ length }, { length: targets }, { length: shapes }] = [segment.sources, segment.targets, segment.shapes];
+      return length === targets && length === shapes ? "" : " does not have one target and shape per source";
+    }
+    if (segment.type === "collect") return lists.has(segment.target) ? "" : ` appends to "${segment.target}", which is no list`;
+    if (segment.type === "stack") {
+      const isList = lists.has(segment.target) && isPlace(segment.axis, segment.shape.length + 1);
+      return isList ? "" : ` joins "${segment.target}", which is no list with axis ${segment.axis}`;
+    }
+    if (segment.type !== "jump") return "";
+    if (!isPlace(segment.target, segments.length + 1)) return " jumps to no segment";
+    const { unless } = segment;
+    return unless && dtypes.get(unless) !== "bool" ? ` decides by "${unless}", which is no boolean` : "";
+  };
+  for (const [number, segment] of segments.entries()) {
+    const problem = faultOf(segment);
+    if (problem) return `.segments[${number}]${problem}`;
+  }
+  return "";
+}
+
 /** The fields that do not fit together in a manifest of the right types, or "". @param {Manifest} manifest */
-function misfit({ programs }) {
-  for (const [device, { buffers, steps, segments, memory }] of Object.entries(programs)) {
+function misfit(manifest) {
+  for (const [device, program] of Object.entries(manifest.programs)) {
+    const { buffers, steps, segments, memory } = program;
     const place = `.programs.${device}`;
     let next = 0;
     for (const segment of segments) if (segment.type === "run") next = segment.first === next && segment.last >= next ? segment.last : NaN;
     if (next !== steps.length) return `${place}.segments miss steps`;
+    const problem = hostFault(manifest, program);
+    if (problem) return place + problem;
     const index = steps.findIndex(({ device: on, control, launches }) => on === "webgpu" && !control && !Object.keys(launches).length);
     if (index >= 0) return `${place}.steps[${index}].launches are missing`;
     for (const [on, plan] of Object.entries(memory)) {

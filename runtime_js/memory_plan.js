@@ -10,7 +10,7 @@ import { InputError } from "./errors.js";
 import { ALIGNMENT, CONSTANT_ALIGNMENT, CONTROL, LARGE, PAGE_BYTES } from "./manifest_records.js";
 import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 
-/** @import { Buffer, Chosen, Device, Layout, Manifest, Memory, Program, Run, StatePlace, StatePlaces, States, Symbols } from "./types.d.ts" */
+/** @import { Buffer, Chosen, Device, Layout, Manifest, Memory, Program, Run, Segment, StatePlace, StatePlaces, States, Symbols } from "./types.d.ts" */
 
 /** The plan of a device that a program does not use. @type {Memory} */
 const NO_MEMORY = { constants: [], temporary: [], derived: [], states: [], arena: [] };
@@ -36,6 +36,15 @@ export function moduleLast({ first, last, module_first: start }) {
 /** The symbols that segments bind, in order. @param {Program} program @returns {string[]} */
 export function boundSymbols({ segments }) {
   return segments.flatMap((segment) => (segment.type === "bind" || segment.type === "measure" ? segment.symbols : []));
+}
+
+/** The buffers whose values a segment reads on the host. @param {Segment} segment @returns {string[]} */
+export function readByHost(segment) {
+  if (segment.type === "bind" || segment.type === "measure") return [segment.buffer];
+  if (segment.type === "move") return segment.sources;
+  if (segment.type === "collect" && segment.source) return [segment.target, segment.source];
+  if (segment.type === "stack") return [segment.target];
+  return segment.type === "jump" && segment.unless ? [segment.unless] : [];
 }
 
 /** The plan of a device. @param {Program} program @param {Device} device */

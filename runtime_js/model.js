@@ -2,9 +2,10 @@
 
 import { copyInputs, hasGpuInputs } from "./binder.js";
 import { codeOf, InputError, modelDisposed } from "./errors.js";
-import { HostValues, readByHost } from "./host_values.js";
+import { HostValues } from "./host_values.js";
 import { checkCounts, checkRequirements } from "./manifest.js";
 import { bindMembers } from "./members.js";
+import { readByHost } from "./memory_plan.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
 import { hasGpuResults, throwIfAborted } from "./run_options.js";
 import { Signature } from "./signature.js";

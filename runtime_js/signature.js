@@ -5,9 +5,8 @@
 
 import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
-import { readByHost } from "./host_values.js";
 import { elementCount, shapeOf } from "./manifest.js";
-import { resultBuffers } from "./memory_plan.js";
+import { readByHost, resultBuffers } from "./memory_plan.js";
 import { chosenOutputs, received } from "./run_options.js";
 import { selectSegments } from "./transfers.js";
 

@@ -2,7 +2,7 @@
 //
 // The twin of `select_segments` in webmlc/package/transfers.py, which explains the algorithm.
 
-import { readByHost } from "./host_values.js";
+import { readByHost } from "./memory_plan.js";
 
 /** @import { Program, Run, Segment, Step } from "./types.d.ts" */
 

@@ -9,7 +9,8 @@ function tensorOf(value) {
 /**
  * @param {import("../../runtime_js/webmlc.js").Model} model
  * @param {Record<string, number[] | boolean>[]} runs
- * @returns {Promise<{ outputs: Record<string, number[]>, shares: boolean }[]>}  `shares`: an output is in the memory of another or of an input
+ * @returns {Promise<({ outputs: Record<string, number[]>, shares: boolean } | string)[]>}  `shares`: an output is in the memory of another or
+ *   of an input; a string is the error of a run
  */
 export async function exercise(model, runs) {
   const results = [];
@@ -17,7 +18,11 @@ export async function exercise(model, runs) {
     const feeds = Object.fromEntries(Object.entries(run).map(([name, value]) => [name, tensorOf(value)]));
     const running = model.run(feeds);
     for (const { data } of Object.values(feeds)) data.fill(0);
-    const outputs = await running;
+    const outputs = await running.catch((/** @type {any} */ { code, message }) => `${code}: ${message}`);
+    if (typeof outputs === "string") {
+      results.push(outputs);
+      continue;
+    }
     const memory = [...Object.values(outputs), ...Object.values(feeds)].map(({ data }) => data.buffer);
     const plain = Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, Array.from(data, Number)]));
     results.push({ outputs: plain, shares: new Set(memory).size < memory.length });

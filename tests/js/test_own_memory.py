@@ -2,6 +2,7 @@
 host only renames values between the regions of control flow.
 """
 
+import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import webmlc
 from tests.against_onnxruntime import parse
 from tests.js.test_session import exercised
+from webmlc.core.errors import PackageError
 
 X = [1.0, -2.0, 3.0]
 BRANCH = """g (float[a] x, bool c) => (float[q] y, float[r] z, float[s] w) {
@@ -73,3 +75,23 @@ def test_outputs_have_memory_of_their_own(tmp_path: Path, name: str) -> None:
     model.dispose()
     answers = exercised(tmp_path, 1, "./own_memory.mjs", runs)
     assert answers == [{"outputs": want, "shares": False} for want in expected]
+
+
+def test_a_moved_value_has_the_bytes_of_its_shape(tmp_path: Path) -> None:
+    text, (run, _), _ = CASES["loop"]
+    webmlc.build(parse(text), tmp_path, target="wasm")
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    moves = [s for s in manifest["programs"]["wasm"]["segments"] if s["type"] == "move"]
+    (place,) = [i for i, source in enumerate(moves[0]["sources"]) if source == "x"]
+    for shape in ([1000], [2]):
+        moves[0]["shapes"][place] = shape
+        path.write_text(json.dumps(manifest))
+        model = webmlc.load(tmp_path)
+        feeds = {name: np.array(run[name], np.float32) for name in ("x", "limit")}
+        feeds["c"] = np.array(True)
+        with pytest.raises(PackageError, match="'x' has 12 bytes"):
+            model.run(feeds)
+        model.dispose()
+        (error,) = exercised(tmp_path, 1, "./own_memory.mjs", [run])
+        assert error.startswith('package: manifest.json: "x" has 12 bytes')

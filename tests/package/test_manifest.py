@@ -212,6 +212,52 @@ def test_the_runtime_names_wrong_fields_too(tmp_path: Path) -> None:
         assert "manifest.json" in actual and len(actual) < 700
 
 
+MOVE = {"type": "move", "sources": ["x"], "targets": ["t"], "shapes": [["n", 4]]}
+BEGIN = {"type": "collect", "target": "t"}
+FAULTY_SEGMENTS: list[tuple[list[dict[str, Any]], str]] = [
+    ([{"type": "jump", "target": 3}], r"segments\[1\] jumps to no segment"),
+    ([{"type": "jump", "target": -1}], r"segments\[1\] jumps to no segment"),
+    ([{"type": "jump", "target": 0, "unless": "nope"}], "uses .*nope"),
+    ([{"type": "jump", "target": 0, "unless": "t"}], r"\[1\] uses .*t.*host does not have"),
+    ([{"type": "jump", "target": 0, "unless": "y"}], r"\[1\] decides by .y., which is no boolean"),
+    ([MOVE | {"sources": ["t"], "targets": ["y"]}], "host does not have"),
+    ([MOVE | {"targets": ["nope"]}], "nope.*host does not have"),
+    ([MOVE | {"targets": []}], "does not have one target and shape per source"),
+    ([MOVE | {"shapes": []}], "does not have one target and shape per source"),
+    ([MOVE | {"shapes": [["zzz"]]}], "binds no symbols .*zzz"),
+    ([MOVE, {"type": "measure", "buffer": "t", "symbols": ["k"], "axes": [2]}], "one element or"),
+    ([MOVE, {"type": "measure", "buffer": "t", "symbols": ["k"], "axes": [-1]}], "one element or"),
+    ([MOVE, {"type": "measure", "buffer": "t", "symbols": [], "axes": []}], "one element or axis"),
+    ([{"type": "measure", "buffer": "x", "symbols": ["k"], "axes": [0]}], "one element or axis"),
+    ([{"type": "bind", "buffer": "y", "symbols": ["k"], "elements": []}], "one element or axis"),
+    (
+        [BEGIN, {"type": "stack", "target": "y", "axis": 0, "shape": []}],
+        "which is no list with",
+    ),
+    ([BEGIN, {"type": "stack", "target": "t", "axis": 2, "shape": [4]}], "no list with axis 2"),
+    ([BEGIN, {**BEGIN, "target": "y", "source": "x"}], "appends to .y., which is no list|uses"),
+]
+"""Segments that no host can execute after the run of the program, and the error."""
+
+
+def test_faulty_segments_are_named_by_both_hosts(tmp_path: Path) -> None:
+    mixed(tmp_path)
+    text = (tmp_path / "manifest.json").read_text()
+    (run,) = json.loads(text)["programs"]["wasm"]["segments"]
+    path = (*WASM, "segments")
+    valid = edit(text, *path, value=[run, MOVE, BEGIN | {"target": "w"}])
+    texts = [edit(text, *path, value=[run, *segments]) for segments, _ in FAULTY_SEGMENTS]
+    from_json(valid)
+    script = Path(__file__).parents[1] / "js" / "faults.mjs"
+    first, *answers = answer_once(script, [valid, *texts])
+    assert first == ["", "", ""]
+    cases = zip(FAULTY_SEGMENTS, texts, answers, strict=True)
+    for (segments, message), faulty, (_, code, actual) in cases:
+        with pytest.raises(PackageError, match=message):
+            from_json(faulty)
+        assert code == "package" and re.search(message, actual), (segments, actual)
+
+
 def test_text_that_is_no_json_is_a_package_error() -> None:
     with pytest.raises(PackageError, match="is not JSON"):
         from_json("{")

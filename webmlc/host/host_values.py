@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, PackageError
 from webmlc.host.bind import bind_from_memory
 from webmlc.package.manifest import Bind, Collect, Jump, Measure, Move, Program, Stack
 from webmlc.package.sizes import Size, evaluate, symbols_of
@@ -29,6 +29,7 @@ Array = NDArray[Any]
 class HostValues:
     """The `symbols` so far, the `bytes` of each value on the host, and the `shapes` of the values
     that a `Move` named. `lists` has the values that a `Collect` appended, with their shapes.
+    `item_bytes` has the bytes of an element of each buffer, once a value is checked.
     """
 
     program: Program
@@ -36,14 +37,16 @@ class HostValues:
     bytes: dict[str, Array]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lists: dict[str, list[tuple[Array, tuple[int, ...]]]] = field(default_factory=dict)
+    item_bytes: dict[str, int] = field(default_factory=dict)
 
     def bind(self, segment: Bind | Measure) -> Mapping[str, int]:
         """Bind the symbols of a segment, and return them. Symbols of later segments are forgotten,
         because they belong to an earlier iteration of a loop.
         """
         if isinstance(segment, Bind):
-            symbols = bind_from_memory(self.program, segment, self.bytes[segment.buffer])
+            symbols = bind_from_memory(self.program, segment, self.read(segment.buffer))
         else:
+            self.read(segment.buffer)
             shape = self.shapes[segment.buffer]
             pairs = zip(segment.symbols, segment.axes, strict=True)
             symbols = {symbol: shape[axis] for symbol, axis in pairs}
@@ -66,18 +69,18 @@ class HostValues:
 
     def _move(self, segment: Move) -> None:
         """Give values further names."""
-        values = [self.bytes[source] for source in segment.sources]
-        shapes = map(self._evaluate, segment.shapes)
-        self.bytes |= zip(segment.targets, values, strict=True)
-        self.shapes |= zip(segment.targets, shapes, strict=True)
+        parts = zip(segment.sources, segment.targets, segment.shapes, strict=True)
+        values = [self._shaped(*part) for part in parts]
+        for target, (data, shape) in zip(segment.targets, values, strict=True):
+            self.bytes[target], self.shapes[target] = data, shape
 
     def _collect(self, segment: Collect) -> None:
         """Append a value to a list, or make the list empty."""
         if not segment.source:
             self.lists[segment.target] = []
             return
-        shape = self._evaluate(segment.shape)
-        self.lists[segment.target].append((self.bytes[segment.source], shape))
+        value = self._shaped(segment.source, segment.target, segment.shape)
+        self._list(segment.target).append(value)
 
     def _stack(self, segment: Stack) -> None:
         """Join the values of a list along a new axis. In an empty list, a size that only a value
@@ -85,7 +88,8 @@ class HostValues:
 
         Raises `InputError` if their shapes differ.
         """
-        values, axis = self.lists.pop(segment.target), segment.axis
+        values, axis = self._list(segment.target), segment.axis
+        del self.lists[segment.target]
         sizes = [s if symbols_of((s,)) <= self.symbols.keys() else 0 for s in segment.shape]
         shape = values[0][1] if values else self._evaluate(sizes)
         for _, other in values:
@@ -100,6 +104,44 @@ class HostValues:
         self.bytes[segment.target] = joined.reshape(-1)
         self.shapes[segment.target] = (*shape[:axis], len(values), *shape[axis:])
 
+    def read(self, name: str) -> Array:
+        """The bytes of a value. Raises `PackageError` if no segment has computed it yet."""
+        if name not in self.bytes:
+            raise PackageError(f"manifest.json: {name!r} is read before a segment computes it")
+        return self.bytes[name]
+
+    def _list(self, name: str) -> list[tuple[Array, tuple[int, ...]]]:
+        if name not in self.lists:
+            raise PackageError(f"manifest.json: the list {name!r} is used before it begins")
+        return self.lists[name]
+
+    def _shaped(
+        self, source: str, target: str, sizes: Iterable[Size]
+    ) -> tuple[Array, tuple[int, ...]]:
+        """The value of `source`, and its shape as the value of `target`. In a session, a value may
+        have more bytes than its shape needs.
+
+        Raises `PackageError` if it has another number of bytes.
+        """
+        data, shape = self.read(source), self._evaluate(sizes)
+        needed = prod(shape) * self._item_bytes(target)
+        if data.nbytes < needed or (data.nbytes > needed and not self._has_states):
+            raise PackageError(
+                f"manifest.json: {source!r} has {data.nbytes} bytes, but {target!r} of shape "
+                f"{shape} has {needed}"
+            )
+        return data, shape
+
+    def _item_bytes(self, name: str) -> int:
+        """The bytes of an element of a buffer."""
+        if not self.item_bytes:
+            self.item_bytes = {b.name: b.dtype.bytes for b in self.program.buffers}
+        return self.item_bytes[name]
+
+    @property
+    def _has_states(self) -> bool:
+        return any(buffer.kind == "state" for buffer in self.program.buffers)
+
     def _evaluate(self, shape: Iterable[Size]) -> tuple[int, ...]:
         """A shape with the symbols so far."""
         values = self.program.values(self.symbols)
@@ -107,5 +149,5 @@ class HostValues:
 
     def next(self, segment: Jump, following: int) -> int:
         """The segment that is next: the target of the jump, or the one that follows it."""
-        is_true = segment.unless and self.bytes[segment.unless][0]
+        is_true = segment.unless and self.read(segment.unless)[0]
         return following if is_true else segment.target

@@ -425,7 +425,7 @@ class Model:
                     pass
                 case Run(device=device) as run:
                     self._executors[device].bind({**values.symbols, **longest}, states)
-                    uploads = {name: values.bytes[name] for name in run.uploads}
+                    uploads = {name: values.read(name) for name in run.uploads}
                     if states is not None:
                         states.is_torn = self._replaces_states
                     values.bytes |= self._executors[device].execute(run, uploads)

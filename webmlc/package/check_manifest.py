@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from math import prod
 
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import DEVICES
 from webmlc.core.text_patterns import compiled_pattern
@@ -23,11 +25,16 @@ from webmlc.package.manifest import (
     Measure,
     Move,
     Program,
+    Segment,
     Stack,
     Texts,
     read_by_host,
+    written_by_host,
 )
-from webmlc.package.sizes import Size, from_size
+from webmlc.package.sizes import Size, from_size, symbols_of, without_names
+
+LIMIT = 1 << 31
+"""More than any number of an element."""
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -130,16 +137,8 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
     symbols = {name for buffer in program.buffers for name in program.symbols_of(buffer)}
     if unbound := sorted(symbols - bound):
         yield f"PROGRAM binds no symbols {unbound}"
-    for segment in program.segments:
-        match segment:
-            case Bind(symbols=symbols_, elements=places) | Measure(symbols=symbols_, axes=places):
-                if len(symbols_) != len(places):
-                    yield "a segment of PROGRAM does not have one element or axis per symbol"
-            case Move(sources=sources, targets=targets, shapes=shapes):
-                if not len(sources) == len(targets) == len(shapes):
-                    yield "a segment of PROGRAM does not have one target and shape per source"
-            case Jump(target=target) if not 0 <= target <= len(program.segments):
-                yield "a segment of PROGRAM jumps to no segment"
+    for number, problem in _problems_of_host(program, bound):
+        yield f"PROGRAM.segments[{number}] {problem}"
     if [i for run in program.runs for i in range(run.first, run.last)] != list(range(count)):
         yield "the segments of PROGRAM miss steps"
     for number, step in enumerate(program.steps):
@@ -154,6 +153,63 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
             yield f"PROGRAM.memory.{device}.arena places a buffer on a later buffer"
 
 
+def _problems_of_host(program: Program, bound: AbstractSet[str]) -> Iterator[tuple[int, str]]:
+    """Describe each fault of the segments that the host executes, after the segment's number."""
+    dtypes = {b.name: b.dtype for b in program.buffers}
+    ranks: dict[str, int] = {}  # of the values that the host holds under a name: the lowest
+    for segment in program.segments:
+        for name, shape in _held(segment):
+            ranks[name] = min(len(shape), ranks.get(name, len(shape)))
+    lists = {s.target for s in program.segments if isinstance(s, Collect) and not s.source}
+    on_host = {b.name for b in program.buffers if b.kind == "input"} | ranks.keys()
+    on_host.update(name for run in program.runs for name in run.downloads)
+    for number, segment in enumerate(program.segments):
+        missing = sorted({*read_by_host(segment)} - on_host - lists)
+        missing += sorted({*written_by_host(segment)} - dtypes.keys())
+        if missing:
+            yield number, f"uses {missing}, which the host does not have"
+        sizes = [without_names(size, program.sizes) for size in _sizes_of(segment)]
+        if unbound := sorted(symbols_of(sizes) - bound):
+            yield number, f"binds no symbols {unbound}"
+        match segment:
+            case Bind(symbols=symbols, elements=places) | Measure(symbols=symbols, axes=places):
+                rank = ranks.get(segment.buffer, 0) if isinstance(segment, Measure) else LIMIT
+                fits = len(symbols) == len(places) and symbols
+                if not fits or not all(0 <= place < rank for place in places):
+                    yield number, "does not have one element or axis per symbol"
+            case Move(sources=sources, targets=targets, shapes=shapes):
+                if not len(sources) == len(targets) == len(shapes):
+                    yield number, "does not have one target and shape per source"
+            case Collect(target=target) if target not in lists:
+                yield number, f"appends to {target!r}, which is no list"
+            case Stack(target=target, axis=axis, shape=shape):
+                if target not in lists or not 0 <= axis <= len(shape):
+                    yield number, f"joins {target!r}, which is no list with axis {axis}"
+            case Jump(target=target, unless=condition):
+                if not 0 <= target <= len(program.segments):
+                    yield number, "jumps to no segment"
+                if condition and dtypes.get(condition) != DType.bool:
+                    yield number, f"decides by {condition!r}, which is no boolean"
+
+
+def _held(segment: Segment) -> Iterator[tuple[str, tuple[Size, ...]]]:
+    """The names of the values that a segment leaves on the host, with their shapes."""
+    match segment:
+        case Move(targets=targets, shapes=shapes):
+            yield from zip(targets, shapes, strict=False)
+        case Stack(target=target, shape=shape):
+            yield target, (*shape, 0)
+
+
+def _sizes_of(segment: Segment) -> Iterator[Size]:
+    """The sizes in the shapes of a segment."""
+    match segment:
+        case Move(shapes=shapes):
+            yield from (size for shape in shapes for size in shape)
+        case Collect(shape=shape) | Stack(shape=shape):
+            yield from shape
+
+
 def _sizes(manifest: Manifest) -> Iterator[Size]:
     """All sizes of a manifest."""
     for port in (*manifest.inputs, *manifest.outputs, *(s.past for s in manifest.states)):
@@ -165,11 +221,7 @@ def _sizes(manifest: Manifest) -> Iterator[Size]:
         for buffer in program.buffers:
             yield from buffer.shape
         for segment in program.segments:
-            match segment:
-                case Move(shapes=shapes):
-                    yield from (size for shape in shapes for size in shape)
-                case Collect(shape=shape) | Stack(shape=shape):
-                    yield from shape
+            yield from _sizes_of(segment)
         for step in program.steps:
             if step.control is not None:
                 yield step.control.trips or 0
