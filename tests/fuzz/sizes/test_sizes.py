@@ -203,7 +203,7 @@ def test_the_exact_transform_of_one_side_is_a_transform(length: int | None) -> N
 
 
 def test_a_seed_gives_the_same_graph_and_inputs() -> None:
-    first, second = draw_subject(3, 17), draw_subject(3, 17)
+    first, second = draw_subject(3, 18), draw_subject(3, 18)
     assert first is not None and second is not None
     for one, other in zip(first.forms, second.forms, strict=True):
         assert one.to_model() == other.to_model()

@@ -243,7 +243,8 @@ def _difference(outputs: Values, expected: Values, is_rounded: bool = False) -> 
             return f"{name} is missing"
         actual = outputs[name]
         if isinstance(value, list):
-            if not isinstance(actual, list | tuple) or len(actual) != len(value):
+            # A sequence of run-time length is one array: it stacks the elements.
+            if not isinstance(actual, list | tuple | np.ndarray) or len(actual) != len(value):
                 return f"{name} is {actual!r}, expected {value!r}"
             pairs = list(zip(actual, value, strict=True))
         else:
