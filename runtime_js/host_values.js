@@ -1,7 +1,7 @@
 // The values of a run that the host holds, and the segments that it executes with them.
 //
 //   in:  the bytes of inputs and downloads by buffer, and the symbols so far
-//   out: further symbols; values under other names; the segment that is next
+//   out: further symbols; values under other names; the index of the next segment
 //
 // The twin of webmlc/host/host_values.py.
 
@@ -104,7 +104,7 @@ export class HostValues {
     }
   }
 
-  /** The segment that is next: the target of the jump, or the one that follows it. @param {Jump} segment @param {number} following */
+  /** The index of the next segment: the target of the jump, or the following segment. @param {Jump} segment @param {number} following */
   next({ target, unless }, following) {
     return unless && this.#data(unless)[0] ? following : target;
   }

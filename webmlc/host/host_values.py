@@ -1,7 +1,7 @@
 """The values of a run that the host holds, and the segments that it executes with them.
 
 In: the bytes of inputs and downloads by buffer, and the symbols so far. Out: further symbols,
-values under other names, and the segment that is next. The twin of this module is
+values under other names, and the index of the next segment. The twin of this module is
 `runtime_js/host_values.js`.
 
     Move((t,), (y,), ((3, n),)); Measure(y, (y_1,), (1,))     ->  symbols: y_1 = n
@@ -148,6 +148,6 @@ class HostValues:
         return tuple(evaluate(size, values) for size in shape)
 
     def next(self, segment: Jump, following: int) -> int:
-        """The segment that is next: the target of the jump, or the one that follows it."""
+        """The index of the next segment: the target of the jump, or the following segment."""
         is_true = segment.unless and self.read(segment.unless)[0]
         return following if is_true else segment.target

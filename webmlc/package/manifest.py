@@ -580,8 +580,8 @@ class Manifest(Record):
     - `sequences`: for each output of the model that is a sequence, the outputs that are its
       elements. `None` stands for an empty optional.
     - `typed`: which inputs and outputs are values of the page.
-    - `texts`: present if inputs or outputs of the model are texts. `inputs` and `outputs` are then
-      those of the program, which computes with numbers.
+    - `texts`: present if inputs or outputs of the model are texts. `inputs` and `outputs` then
+      describe the program, which computes with numbers.
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers that count indices out of range.
     - `states`: the inputs and outputs that states replace.

@@ -91,13 +91,13 @@ def _ports(graph: Subgraph, signature: Signature | None) -> tuple[list[Port], li
 
 def _named(graph: Subgraph, indices: Iterable[int], names: Iterable[Port]) -> list[Port]:
     """The ports of these tensors. A tensor without a name in `names` has the name in the file."""
-    given: dict[int, list[str]] = {}
+    port_names: dict[int, list[str]] = {}
     for index, name in names:
-        given.setdefault(index, []).append(name)
+        port_names.setdefault(index, []).append(name)
     ports: list[Port] = []
     for index, times in Counter(indices).items():
         default = graph.tensors[index].name.removesuffix(":0") or f"tensor_{index}"
-        ports += [(index, name or default) for name in given.get(index, [default] * times)]
+        ports += [(index, name or default) for name in port_names.get(index, [default] * times)]
     return ports
 
 

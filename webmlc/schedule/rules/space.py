@@ -157,15 +157,14 @@ class Choice(Space[Any]):
         return self.values[int(generator.random() * len(self.values))]  # faster than `choice`
 
     def near(self, member: Value, generator: Random) -> Value:
-        """Another value: in half of the cases the value before or after, for values have an
-        order."""
+        """Choose another value, mostly the value before or after: values have an order."""
         place = next(i for i, v in enumerate(self.values) if _is_same(v, member))
-        others = [i for i in range(len(self.values)) if i != place]
-        if not others:
+        candidates = [i for i in range(len(self.values)) if i != place]
+        if not candidates:
             raise ValueError("a choice of one value has no other value")
         if generator.random() < NEXT_SHARE:
-            others = [i for i in others if abs(i - place) == 1]
-        return self.values[generator.choice(others)]
+            candidates = [i for i in candidates if abs(i - place) == 1]
+        return self.values[generator.choice(candidates)]
 
     def freedom(self, member: Value) -> int:
         return int(len(self.values) > 1)
@@ -326,9 +325,9 @@ class Sum(Space[Any]):
         return generator.choice(list(self.spaces.values())).random(generator)
 
     def near(self, member: Any, generator: Random) -> Any:
-        others = [space for tag, space in self.spaces.items() if tag != tag_of(member)]
-        if others and generator.random() * self.freedom(member) < 1:
-            return generator.choice(others).random(generator)
+        alternatives = [space for tag, space in self.spaces.items() if tag != tag_of(member)]
+        if alternatives and generator.random() * self.freedom(member) < 1:
+            return generator.choice(alternatives).random(generator)
         return self.spaces[tag_of(member)].near(member, generator)
 
     def freedom(self, member: Any) -> int:

@@ -243,8 +243,8 @@ def _reverse(op: Operation) -> Value:
 def _reverse_sequence(op: Operation) -> Value:
     """Reverse the first elements of each sequence. ONNX's operator takes the axes 0 and 1."""
     sequence, batch = op.axis(op.options.SeqDim), op.axis(op.options.BatchDim)
-    others = [axis for axis in range(op.rank(0)) if axis not in (sequence, batch)]
-    order = [batch, sequence, *others]
+    inner_axes = [axis for axis in range(op.rank(0)) if axis not in (sequence, batch)]
+    order = [batch, sequence, *inner_axes]
     x = op.input(0).transpose(*order)
     y = x.op("ReverseSequence", op.input(1).cast(DType.int64), batch_axis=0, time_axis=1)
     return y.transpose(*(order.index(axis) for axis in range(len(order))))

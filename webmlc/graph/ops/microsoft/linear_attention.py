@@ -198,8 +198,8 @@ def _causal_conv(context: Context, build: Builder) -> tuple[Result, ...]:
     slots = []
     for slot in range(window):
         end = count - (window - 1 - slot)
-        kept = state(build("Max", end, 0))
-        slots.append(end.op("Greater", 0).where(kept, 0).unsqueeze(0))
+        last_inputs = state(build("Max", end, 0))
+        slots.append(end.op("Greater", 0).where(last_inputs, 0).unsqueeze(0))
     return restored(y), build("Concat", *slots, axis=0), Missing.RESULT
 
 
