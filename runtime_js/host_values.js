@@ -39,9 +39,8 @@ export class HostValues {
   bind(segment) {
     const symbols = segment.type === "bind" ? bindFromMemory(this.program, segment, this.#data(segment.buffer)) : this.#measure(segment);
     const bound = boundSymbols(this.program);
-    const later = new Set(bound.slice(bound.indexOf(/** @type {string} */ (segment.symbols.at(-1))) + 1));
-    const earlier = Object.entries(this.symbols).filter(([name]) => !later.has(name));
-    this.symbols = { ...Object.fromEntries(earlier), ...symbols };
+    this.symbols = { ...this.symbols, ...symbols };
+    for (const name of bound.slice(bound.indexOf(/** @type {string} */ (segment.symbols.at(-1))) + 1)) delete this.symbols[name];
     return symbols;
   }
 

@@ -33,9 +33,17 @@ export function moduleLast({ first, last, module_first: start }) {
   return start + last - first;
 }
 
+/** What `boundSymbols` returns, because each iteration of a loop of the host asks for it. @type {WeakMap<Program, string[]>} */
+const BOUND_SYMBOLS = new WeakMap();
+
 /** The symbols that segments bind, in order. @param {Program} program @returns {string[]} */
-export function boundSymbols({ segments }) {
-  return segments.flatMap((segment) => (segment.type === "bind" || segment.type === "measure" ? segment.symbols : []));
+export function boundSymbols(program) {
+  let symbols = BOUND_SYMBOLS.get(program);
+  if (!symbols) {
+    symbols = program.segments.flatMap((segment) => (segment.type === "bind" || segment.type === "measure" ? segment.symbols : []));
+    BOUND_SYMBOLS.set(program, symbols);
+  }
+  return symbols;
 }
 
 /** The buffers whose values a segment reads on the host. @param {Segment} segment @returns {string[]} */

@@ -264,8 +264,9 @@ export class Model {
   }
 
   /**
-   * Run the segments in order, or as jumps order them. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
-   * returns the milliseconds of every step. The outputs of `ports` are downloaded, but for those that `results` keep on the GPU.
+   * Run the segments in order, or as jumps order them. Returns all symbols, and the bytes of inputs and downloads by buffer. If
+   * `measure` is true, also returns the milliseconds of every step. The outputs of `ports` are downloaded, but for the outputs that
+   * `results` keep on the GPU.
    * `onGpu` is there if values of the run are on the GPU. `used` is the memory of the inputs.
    * @param {Signature} signature
    * @param {Record<string, Tensor | TypedArray>} inputs
@@ -281,6 +282,7 @@ export class Model {
     const states = this.#hasStates ? signature.statesOf(bound.symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, bound.symbols) } : null;
+    /** @type {Symbols | null} Null once a segment binds symbols, until a device needs them all. */
     let sizes = longest ? binder.unique({ ...bound.symbols, ...longest }) : bound.symbols;
     const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
     const times = Array(measure ? this.#program.steps.length : 0).fill(0);
@@ -294,13 +296,14 @@ export class Model {
         else if (segment.type === "bind" || segment.type === "measure") {
           const read = host.bind(segment);
           checkRequirements(this.#manifest, host.symbols, read);
-          sizes = binder.unique({ ...host.symbols, ...longest });
+          sizes = null;
         } else host.hold(segment);
         continue;
       }
       if (segment.once) continue; // it ran at load
       const executor = this.#loaded.executors[segment.device];
       if (!executor) throw modelDisposed();
+      sizes ??= binder.unique({ ...host.symbols, ...longest });
       if (onGpu && segment.device === "wasm") await onGpu.download(values, segment.uploads);
       /** @type {Uploads} */
       const uploads = segment.uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);

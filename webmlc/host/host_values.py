@@ -51,8 +51,7 @@ class HostValues:
             pairs = zip(segment.symbols, segment.axes, strict=True)
             symbols = {symbol: shape[axis] for symbol, axis in pairs}
         bound = self.program.bound
-        later = bound[bound.index(segment.symbols[-1]) + 1 :]
-        for symbol in later:
+        for symbol in bound[bound.index(segment.symbols[-1]) + 1 :]:
             self.symbols.pop(symbol, None)
         self.symbols |= symbols
         return symbols

@@ -12,6 +12,7 @@ in the `sizes` of its program.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import prod
 from typing import Annotated, Literal
 
@@ -349,7 +350,7 @@ class Halves(Record):
     arena: int | None = None
 
 
-class Program(Record):
+class Program(Record, dict=True):
     """The program that runs the model on one target: buffers, steps and code files.
 
     - `segments`: the segments, which cover the steps in order.
@@ -410,9 +411,12 @@ class Program(Record):
         """The segments that run steps, in order."""
         return tuple(s for s in self.segments if isinstance(s, Run))
 
-    @property
+    @cached_property
     def bound(self) -> tuple[str, ...]:
-        """The symbols that segments bind, in order. Their slots follow the inputs' symbols."""
+        """The symbols that segments bind, in order. Their slots follow the inputs' symbols.
+
+        Cached: each iteration of a loop of the host reads them.
+        """
         return tuple(name for s in self.segments for name in symbols_bound_by(s))
 
     @property
