@@ -17,11 +17,7 @@ END = np.iinfo(np.int64).max
 
 def _reshape(op: Operation) -> Value:
     """Give another shape: input 1, or an option of older files."""
-    shape: Operand = None
-    if op.has(1):
-        shape = op.indices(1)
-    if shape is None or shape == ():
-        shape = tuple(op.options.NewShape) if not op.has(1) else ()
+    shape = op.indices(1) if op.has(1) else tuple(op.options.NewShape)
     if isinstance(shape, tuple):
         # One size may be left open, and the file's sizes of 1 may stand for sizes of a run.
         return op.build("Reshape", op.input(0), shape, allowzero=int(0 in shape))
@@ -67,13 +63,14 @@ def _split(op: Operation) -> Sequence[Value]:
 
 
 def _split_by_sizes(op: Operation) -> Sequence[Value]:
-    """Split into parts of these sizes. One size may be -1: it takes what is left."""
+    """Split into parts of these sizes. One size may be -1: the remaining size."""
     sizes = op.integers(1, "the sizes of the parts")
     (axis,) = op.integers(2, "the axis")
     axis = op.axis(axis)
     if -1 in sizes:
-        left = op.size(0, axis, "the size that is split") - sum(s for s in sizes if s >= 0)
-        sizes = tuple(left if s < 0 else s for s in sizes)
+        size = op.size(0, axis, "the size that is split")
+        remaining = size - sum(s for s in sizes if s >= 0)
+        sizes = tuple(remaining if s < 0 else s for s in sizes)
     return op.build.many("Split", op.input(0), sizes, outputs=len(sizes), axis=axis)
 
 
@@ -151,11 +148,11 @@ def _positions(op: Operation, count: int) -> list[tuple[int, str]]:
             kinds.append((position, "new"))
         else:
             kinds.append((position, "index" if options.ShrinkAxisMask & bit else "slice"))
-    used = sum(kind != "new" for _, kind in kinds)
-    if used > rank:
-        op.refuse(f"it slices {used} dimensions of a tensor of rank {rank}")
-    place = len(kinds) if ellipsis is None else ellipsis
-    kinds[place:place] = [(-1, "all")] * (rank - used)
+    sliced = sum(kind != "new" for _, kind in kinds)
+    if sliced > rank:
+        op.refuse(f"it slices {sliced} dimensions of a tensor of rank {rank}")
+    position = len(kinds) if ellipsis is None else ellipsis
+    kinds[position:position] = [(-1, "all")] * (rank - sliced)
     return kinds
 
 
@@ -201,13 +198,19 @@ def _pads(op: Operation, index: int = 1) -> Operand:
 
 def _pad(op: Operation) -> Value:
     """Pad with input 2, or with zeros: the zero points of quantised tensors."""
-    tensor = op.tensor(0)
-    filler: Operand = None
-    if op.has(2):
-        filler = op.input(2).reshape()
-    elif op.is_stored and tensor.quantisation is not None and tensor.dtype is not None:
-        filler = tensor.quantisation.zeros[0].astype(tensor.dtype.numpy)
+    filler = op.input(2).reshape() if op.has(2) else _stored_zero(op)
     return op.build("Pad", op.input(0), _pads(op), filler)
+
+
+def _stored_zero(op: Operation) -> Operand:
+    """The stored form of zero in input 0: the zero point if the operator works on quantised
+    integers, and ONNX's default otherwise.
+    """
+    tensor = op.tensor(0)
+    zero: Operand = None
+    if op.is_stored and tensor.quantisation is not None and tensor.dtype is not None:
+        zero = tensor.quantisation.zeros[0].astype(tensor.dtype.numpy)
+    return zero
 
 
 def _mirror_pad(op: Operation) -> Value:
@@ -315,20 +318,16 @@ def _space_to_batch(op: Operation) -> Value:
     spatial = [op.size(0, d + 1, "the size of the input") for d in range(count)]
     amounts = np.zeros((rank, 2), np.int64)
     amounts[1 : count + 1] = pads
-    tensor = op.tensor(0)
-    filler: Operand = None
-    if op.is_stored and tensor.quantisation is not None and tensor.dtype is not None:
-        filler = tensor.quantisation.zeros[0].astype(tensor.dtype.numpy)
-    x = op.build("Pad", op.input(0), tuple(amounts.T.reshape(-1).tolist()), filler)
+    x = op.build("Pad", op.input(0), tuple(amounts.T.reshape(-1).tolist()), _stored_zero(op))
     sizes = [n + int(p.sum()) for n, p in zip(spatial, pads, strict=True)]
-    tail = list(op.shape(0)[count + 1 :])
+    tail = op.shape(0)[count + 1 :]
     batch = op.size(0, 0, "the size of the batch")
-    apart = [v for n, b in zip(sizes, blocks, strict=True) for v in (n // b, b)]
-    x = x.reshape(batch, *apart, *tail)
-    within = [2 * d + 2 for d in range(count)]
-    outer = [2 * d + 1 for d in range(count)]
-    x = x.transpose(*within, 0, *outer, *range(2 * count + 1, 2 * count + 1 + len(tail)))
-    return x.reshape(-1, *(n // b for n, b in zip(sizes, blocks, strict=True)), *tail)
+    block_counts = [n // b for n, b in zip(sizes, blocks, strict=True)]
+    pairs = [size for pair in zip(block_counts, blocks, strict=True) for size in pair]
+    x = x.reshape(batch, *pairs, *tail)
+    count_axes, block_axes = range(1, 2 * count, 2), range(2, 2 * count + 1, 2)
+    x = x.transpose(*block_axes, 0, *count_axes, *range(2 * count + 1, 2 * count + 1 + len(tail)))
+    return x.reshape(-1, *block_counts, *tail)
 
 
 def _batch_to_space(op: Operation) -> Value:
@@ -337,10 +336,10 @@ def _batch_to_space(op: Operation) -> Value:
     crops = np.array(op.integers(2, "the crops"), np.int64).reshape(-1, 2)
     count = len(blocks)
     spatial = [op.size(0, d + 1, "the size of the input") for d in range(count)]
-    tail = list(op.shape(0)[count + 1 :])
+    tail = op.shape(0)[count + 1 :]
     x = op.input(0).reshape(*blocks, -1, *spatial, *tail)
-    mixed = [v for d in range(count) for v in (count + 1 + d, d)]
-    x = x.transpose(count, *mixed, *range(2 * count + 1, 2 * count + 1 + len(tail)))
+    pairs = [axis for d in range(count) for axis in (count + 1 + d, d)]
+    x = x.transpose(count, *pairs, *range(2 * count + 1, 2 * count + 1 + len(tail)))
     sizes = [n * b for n, b in zip(spatial, blocks, strict=True)]
     x = x.reshape(-1, *sizes, *tail)
     for d, (first, last) in enumerate(crops.tolist()):
@@ -378,8 +377,8 @@ def _one_hot(op: Operation) -> Value:
     count = depth.cast(DType.int64).reshape()
     wide = indices.cast(DType.int64)
     # ONNX counts negative indices from the end; here they are outside.
-    inside = wide.op("Less", 0).where(count, wide)
-    return op.build("OneHot", inside, count, values, axis=axis)
+    positions = wide.op("Less", 0).where(count, wide)
+    return op.build("OneHot", positions, count, values, axis=axis)
 
 
 def _dynamic_update(op: Operation) -> Value:
