@@ -16,6 +16,7 @@ from webmlc.frontend.tflite.operation import Operation, Row
 from webmlc.frontend.tflite.operators.windows import (
     channels_first,
     channels_last,
+    padding_total,
     transposed_convolution,
 )
 from webmlc.graph.builder import Value
@@ -90,11 +91,6 @@ def _pool_options(op: Operation) -> tuple[int, tuple[int, int], tuple[int, int]]
     return number, (stride_height, stride_width), (height, width)
 
 
-def _before(size: int, parts: int, stride: int, window: int) -> int:
-    """The padding before a dimension of this size that has so many windows."""
-    return max((parts - 1) * stride + window - size, 0) // 2
-
-
 def _max_pool_with_places(op: Operation) -> tuple[Value, Value]:
     """The largest element of each window, and its place in the window as a float: row · width +
     column + 0.1.
@@ -113,7 +109,7 @@ def _max_pool_with_places(op: Operation) -> tuple[Value, Value]:
         for n, s, k in zip((height, width), strides, window, strict=True)
     ]
     origins = [
-        np.arange(p, dtype=np.int64) * s - _before(n, p, s, k)
+        np.arange(p, dtype=np.int64) * s - padding_total(n, p, s, k) // 2
         for n, p, s, k in zip((height, width), parts, strides, window, strict=True)
     ]
     row = plane / width - origins[0].reshape(1, 1, -1, 1)
@@ -131,7 +127,7 @@ def _max_unpool(op: Operation) -> Value:
     sizes = (height * window[0], width * window[1])
     places = op.input(1).cast(DType.int64)
     before = [
-        _before(n, p, s, k)
+        padding_total(n, p, s, k) // 2
         for n, p, s, k in zip(sizes, (height, width), strides, window, strict=True)
     ]
     rows = np.arange(height).reshape(1, -1, 1, 1) * strides[0] - before[0]

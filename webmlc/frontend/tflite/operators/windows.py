@@ -36,6 +36,11 @@ def padding(number: int) -> str:
     return "SAME_UPPER" if number == SAME else "VALID"
 
 
+def padding_total(size: int, parts: int, stride: int, window: int) -> int:
+    """The padding on both sides of a dimension of this size that has so many windows."""
+    return max((parts - 1) * stride + window - size, 0)
+
+
 def _padding(
     op: Operation, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> dict[str, Any]:
@@ -46,7 +51,7 @@ def _padding(
     if number != SAME or min((*sizes, *window)) < 0:
         return {"auto_pad": padding(number)}
     totals = [
-        max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        padding_total(n, -(-n // s), s, (k - 1) * d + 1)
         for n, k, s, d in zip(sizes, window, strides, dilations, strict=True)
     ]
     before = [total // 2 for total in totals]
@@ -65,56 +70,53 @@ def _dilations(options: Any) -> tuple[int, int]:
     return (options.DilationHFactor, options.DilationWFactor)
 
 
+def _convolved(
+    op: Operation,
+    order: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    **attributes: Any,
+) -> Value:
+    """A convolution of input 0. `order` brings the filters, input 1, to [O, I, ...]."""
+    dimensions = len(strides)
+    y = op.build(
+        "Conv",
+        channels_first(op.input(0), dimensions),
+        op.read(1, order),
+        op.bias(2, 0, 1),
+        strides=strides,
+        dilations=dilations,
+        **_padding(op, [op.shape(1)[axis] for axis in order[2:]], strides, dilations),
+        **attributes,
+    )
+    return channels_last(y, dimensions)
+
+
 def _convolution(op: Operation) -> Value:
     """A convolution. Filters of fewer channels than the input are for groups of channels."""
-    options = op.options
     channels, filter_channels = (op.size(i, 3, "the number of channels") for i in (0, 1))
     if filter_channels == 0 or channels % filter_channels:
         op.refuse(f"filters of {filter_channels} channels do not fit {channels} channels")
-    y = op.build(
-        "Conv",
-        channels_first(op.input(0)),
-        op.read(1, (0, 3, 1, 2)),
-        op.bias(2, 0, 1),
-        strides=_strides(options),
-        dilations=_dilations(options),
-        **_padding(op, op.shape(1)[1:3], _strides(options), _dilations(options)),
-        group=channels // filter_channels,
-    )
-    return channels_last(y)
+    strides, dilations = _strides(op.options), _dilations(op.options)
+    return _convolved(op, (0, 3, 1, 2), strides, dilations, group=channels // filter_channels)
 
 
 def _depthwise_convolution(op: Operation) -> Value:
     """A convolution of each channel by itself, with filters [1, H, W, channels · multiplier]."""
-    options = op.options
-    y = op.build(
-        "Conv",
-        channels_first(op.input(0)),
-        op.read(1, (3, 0, 1, 2)),
-        op.bias(2, 0, 1),
-        strides=_strides(options),
-        dilations=_dilations(options),
-        **_padding(op, op.shape(1)[1:3], _strides(options), _dilations(options)),
-        group=op.size(0, 3, "the number of channels"),
-    )
-    return channels_last(y)
+    strides, dilations = _strides(op.options), _dilations(op.options)
+    channels = op.size(0, 3, "the number of channels")
+    return _convolved(op, (3, 0, 1, 2), strides, dilations, group=channels)
+
+
+def _steps_3d(options: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The strides and the dilations of three dimensions."""
+    strides = (options.StrideD, *_strides(options))
+    return strides, (options.DilationDFactor, *_dilations(options))
 
 
 def _convolution_3d(op: Operation) -> Value:
     """A convolution over three dimensions, with filters [D, H, W, I, O]."""
-    options = op.options
-    strides = (options.StrideD, *_strides(options))
-    dilations = (options.DilationDFactor, *_dilations(options))
-    y = op.build(
-        "Conv",
-        channels_first(op.input(0), 3),
-        op.read(1, (4, 3, 0, 1, 2)),
-        op.bias(2, 0, 1),
-        strides=strides,
-        dilations=dilations,
-        **_padding(op, op.shape(1)[:3], strides, dilations),
-    )
-    return channels_last(y, 3)
+    return _convolved(op, (4, 3, 0, 1, 2), *_steps_3d(op.options))
 
 
 def transposed_convolution(
@@ -181,41 +183,42 @@ def _cut_off(sizes: Sequence[tuple[int, int, int, int]], number: int) -> list[in
     """
     if number != SAME:
         return [0] * len(sizes)
-    totals = [(-(-after // stride) - 1) * stride + k - after for _, after, k, stride in sizes]
-    return [max(total, 0) // 2 for total in totals]
+    return [
+        padding_total(size, -(-size // stride), stride, window) // 2
+        for _, size, window, stride in sizes
+    ]
 
 
-def _transposed_convolution_2d(op: Operation) -> Value:
-    """The gradient of a convolution: filters [O, H, W, I], input 2, and the output's shape."""
-    windows = [op.size(1, axis, "the size of the filters") for axis in (1, 2)]
-    sizes = _transposed_sizes(op, 2, _strides(op.options), windows)
+def _gradient(
+    op: Operation, order: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Value:
+    """The gradient of a convolution for its input. The operator's inputs are the shape of the
+    result, the filters and the gradient of the output. `order` brings the filters to [I, O, ...].
+    """
+    windows = [
+        (op.size(1, axis, "the size of the filters") - 1) * dilation + 1
+        for axis, dilation in zip(order[2:], dilations, strict=True)
+    ]
+    sizes = _transposed_sizes(op, 2, strides, windows)
     return transposed_convolution(
         op,
         op.input(2),
-        op.read(1, (3, 0, 1, 2)),
+        op.read(1, order),
         op.bias(3, 2, 1),
         sizes=sizes,
         pads=_cut_off(sizes, op.options.Padding),
+        dilations=dilations,
     )
+
+
+def _transposed_convolution_2d(op: Operation) -> Value:
+    """A transposed convolution with filters [O, H, W, I]."""
+    return _gradient(op, (3, 0, 1, 2), _strides(op.options), (1, 1))
 
 
 def _transposed_convolution_3d(op: Operation) -> Value:
-    """The gradient of a convolution over three dimensions, with filters [D, H, W, O, I]."""
-    options = op.options
-    dilations = (options.DilationDFactor, *_dilations(options))
-    windows = [
-        (op.size(1, axis, "the size of the filters") - 1) * dilations[axis] + 1 for axis in range(3)
-    ]
-    sizes = _transposed_sizes(op, 2, (options.StrideD, *_strides(options)), windows)
-    return transposed_convolution(
-        op,
-        op.input(2),
-        op.read(1, (4, 3, 0, 1, 2)),
-        op.bias(3, 2, 1),
-        sizes=sizes,
-        pads=_cut_off(sizes, options.Padding),
-        dilations=dilations,
-    )
+    """A transposed convolution over three dimensions, with filters [D, H, W, O, I]."""
+    return _gradient(op, (4, 3, 0, 1, 2), *_steps_3d(op.options))
 
 
 def pool(op: Operation, x: Value, name: str) -> Value:
