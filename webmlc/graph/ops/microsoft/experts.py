@@ -5,7 +5,7 @@ Sizes in the comments: tokens n, experts E, selected experts k, hidden size H, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +14,16 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.microsoft.few_bits import unpack_bits
-from webmlc.graph.ops.microsoft.gates import swiglu
+from webmlc.graph.ops.microsoft.gates import ACTIVATIONS, swiglu
 from webmlc.graph.ops.microsoft.rows import known_size, row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes, product
 
-ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
-    "relu": lambda x: x.op("Relu"),
-    "gelu": lambda x: x.op("Gelu", approximate="tanh"),
-    "silu": lambda x: x * x.op("Sigmoid"),
-    "identity": lambda x: x,
-    "relu2": lambda x: x.op("Relu") * x.op("Relu"),
-}
+EXPERT_ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
+    **ACTIVATIONS, "gelu": lambda x: x.op("Gelu", approximate="tanh"),
+}  # fmt: skip
+"""The activations of experts, whose GELU is the approximation."""
+
 GATED = ("swiglu", "geglu")
 """The activations of two halves of the first product, or of two products."""
 
@@ -110,7 +108,7 @@ def _feed(context: Context, build: Builder, x: Value, layers: Layers, axes: int)
     if name not in GATED:
         if fusion:
             raise NotSupportedError(f"swiglu_fusion {fusion} of the activation {name}")
-        value = ACTIVATIONS[name](value)
+        value = EXPERT_ACTIVATIONS[name](value)
         if third is not None:
             value = value * third.product(x, axes)
         return second.product(value, axes)
@@ -124,7 +122,7 @@ def _feed(context: Context, build: Builder, x: Value, layers: Layers, axes: int)
     else:
         raise NotSupportedError(f"{name} without a second projection (swiglu_fusion 0, no FC3)")
     if name == "geglu":
-        return second.product(gate.op("Gelu", approximate="tanh") * up, axes)
+        return second.product(EXPERT_ACTIVATIONS["gelu"](gate) * up, axes)
     limit = context.attribute("swiglu_limit", None)
     activated = swiglu(
         build, gate, up,

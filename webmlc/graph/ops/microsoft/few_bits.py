@@ -14,6 +14,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array, Attribute
 from webmlc.graph.ops.block_quantised import pack_values
 from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.microsoft.gates import ACTIVATIONS
 from webmlc.graph.ops.microsoft.rows import DOMAIN, known_size, row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import check_shapes
@@ -96,11 +97,9 @@ def _fused_few_bits(context: Context, build: Builder) -> tuple[Result, ...]:
         return *products, total
     gate, up = products
     name = str(context.attribute("activation"))
-    activated = {"silu": lambda: gate * gate.op("Sigmoid"), "gelu": lambda: gate.op("Gelu"),
-                 "relu": lambda: gate.op("Relu")}  # fmt: skip
-    if name not in activated:
+    if name not in ACTIVATIONS:
         raise NotSupportedError(f"the activation {name!r}")
-    return activated[name]() * up, total
+    return ACTIVATIONS[name](gate) * up, total
 
 
 def _adapted_few_bits(context: Context, build: Builder) -> Value:

@@ -159,21 +159,15 @@ def _fast_gelu(context: Context, build: Builder) -> Value:
     return build("Gelu", _biased(context, build), approximate="tanh")
 
 
-def _swish(build: Builder, x: Value, scaled: Value) -> Value:
-    return x * build("Sigmoid", scaled)
-
-
 def _quick_gelu(context: Context, build: Builder) -> Value:
     """Compute x · sigmoid(alpha · x)."""
-    x, alpha = build.inputs[0], context.attribute("alpha", 1.702)
-    return _swish(build, x, x * alpha)
+    return build.inputs[0].op("Swish", alpha=context.attribute("alpha", 1.702))
 
 
 def _scaled_silu(context: Context, build: Builder) -> Value:
     x, dtype = build.inputs[0], context.dtype(0)
     scale = build.optional(1) or build.constant(context.attribute("alpha", 1.0), dtype)
-    scaled = x * scale
-    return _swish(build, scaled, scaled)
+    return (x * scale).op("Swish")
 
 
 def _gated_add(context: Context, build: Builder) -> Value:
@@ -301,9 +295,8 @@ def _gated_rms(context: Context, build: Builder) -> Value:
     grouped = build("Reshape", x, groups)
     epsilon = context.attribute("epsilon", 1e-5)
     y = build("RMSNormalization", grouped, scale, axis=-1, epsilon=epsilon)
-    activated = build("Sigmoid", gate)
-    if context.attribute("activation", "silu") != "sigmoid":
-        activated = gate * activated
+    is_sigmoid = context.attribute("activation", "silu") == "sigmoid"
+    activated = gate.op("Sigmoid" if is_sigmoid else "Swish")
     return build("Reshape", y, build("Shape", x)) * activated
 
 

@@ -6,6 +6,7 @@ Hyper-connections keep C streams of width H, as [..., C, H] or flat as [..., C·
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from webmlc.core.dtypes import DType
@@ -26,6 +27,21 @@ PROBABILITY_FLOOR = 1e-20
 """The least score of which MoEGroupRouter takes the logarithm. From onnxruntime's schema."""
 
 
+def _squared_relu(x: Value) -> Value:
+    positive = x.op("Relu")
+    return positive * positive
+
+
+ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
+    "relu": lambda x: x.op("Relu"),
+    "gelu": lambda x: x.op("Gelu"),
+    "silu": lambda x: x.op("Swish"),
+    "identity": lambda x: x,
+    "relu2": _squared_relu,
+}
+"""The activations without parameters, by the names that operators of language models use."""
+
+
 def swiglu(
     build: Builder, gate: Value, up: Value, *, alpha: float, beta: float, limit: float | None
 ) -> Value:
@@ -35,8 +51,7 @@ def swiglu(
     if limit is not None:
         gate = build("Clip", gate.cast(DType.float32), None, limit)
         up = build("Clip", up.cast(DType.float32), -limit, limit)
-    scaled = gate if alpha == 1.0 else gate * alpha
-    return gate * scaled.op("Sigmoid") * (up + beta if beta else up)
+    return gate.op("Swish", alpha=alpha) * (up + beta if beta else up)
 
 
 def _limited(context: Context, build: Builder, gate: Value, up: Value) -> Value:

@@ -52,7 +52,7 @@ def _group_norm(context: Context, build: Builder) -> tuple[Result, ...]:
     if activation not in (0, 1):
         raise NotSupportedError(f"the activation {activation}: it is 0 for none or 1 for SiLU")
     if activation:
-        y = y * y.op("Sigmoid")
+        y = y.op("Swish")
     return channels_last(y, 4) if is_last else y, x
 
 

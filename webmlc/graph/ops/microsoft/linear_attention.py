@@ -186,7 +186,7 @@ def _causal_conv(context: Context, build: Builder) -> tuple[Result, ...]:
         joined = build("Concat", channels_first(old), new, axis=2)
     y = build("Conv", joined, weights, bias, group=channels, dilations=(step,))
     if attribute("activation", "none") != "none":
-        y = y * y.op("Sigmoid")
+        y = y.op("Swish")
     count = new.size(2)
 
     def state(end: Value) -> Value:
