@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import numpy as np
@@ -134,7 +134,7 @@ class _Numbering:
         constants = {}
         for name, array in function.constants.items():
             constants[name] = array
-            if array.dtype.kind in "OSU":
+            if _is_text(array):
                 constants[name] = self.array(array)
                 self.texts.add(name)
         nodes = []
@@ -174,7 +174,7 @@ class _Numbering:
             return self.text_step(node, step)
         if reads_texts and node.op in MOVES:
             return self.moved(node, node.inputs)
-        if (reads_texts and node.op not in READS) or _holds_texts(node):
+        if (reads_texts and node.op not in READS) or any(map(_is_text, node.attributes.values())):
             raise _Refusal(_REFUSAL)
         return node
 
@@ -234,13 +234,13 @@ class _Numbering:
             tensor = attributes.get(f"{side}_tensor")
             if texts is not None:
                 attributes[f"{side}_int64s"] = self.numbers(texts)
-            elif isinstance(tensor, np.ndarray) and tensor.dtype.kind in "OSU":
+            elif _is_text(tensor):
                 attributes[f"{side}_tensor"] = self.array(tensor)
                 texts = tensor
             is_text = texts is not None  # of the values, at the end
         default = attributes.pop("default_string", _MISSING)
         tensor = attributes.get("default_tensor")
-        if is_text and isinstance(tensor, np.ndarray) and tensor.dtype.kind in "OSU":
+        if is_text and _is_text(tensor):
             attributes["default_tensor"] = self.array(tensor)
         elif is_text:
             attributes["default_int64"] = self.number(default)
@@ -352,10 +352,9 @@ def _with(node: Node, **attributes: Any) -> Node:
     return replace(node, attributes={**numbers, **attributes})
 
 
-def _holds_texts(node: Node) -> bool:
-    """True if an attribute is a tensor of texts."""
-    arrays = (a for a in node.attributes.values() if isinstance(a, np.ndarray))
-    return any(array.dtype.kind in "OSU" for array in arrays)
+def _is_text(value: Any) -> TypeGuard[Array]:
+    """True for a tensor of texts."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "OSU"
 
 
 def _tokeniser(node: Node) -> Tokenise:

@@ -22,6 +22,7 @@ import numpy as np
 from onnx import ModelProto
 
 from webmlc.core.errors import UserError
+from webmlc.core.text_patterns import WORD
 from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import name_dimensions, name_model
 
@@ -32,13 +33,12 @@ BOOSTERS = {
     "lightgbm": ("LGBMClassifier", "LGBMRegressor"),
 }
 """The estimators of other packages, by package."""
-_LETTER = r"[\p{L}\p{N}_]"
 TOKENS = {
-    r"(?u)\b\w\w+\b": f"{_LETTER}{{2,}}",
-    r"(?u)\b\w+\b": f"{_LETTER}+",
-    r"\b\w\w+\b": f"{_LETTER}{{2,}}",
-    r"\b\w+\b": f"{_LETTER}+",
-    r"\w+": f"{_LETTER}+",
+    r"(?u)\b\w\w+\b": f"{WORD}{{2,}}",
+    r"(?u)\b\w+\b": f"{WORD}+",
+    r"\b\w\w+\b": f"{WORD}{{2,}}",
+    r"\b\w+\b": f"{WORD}+",
+    r"\w+": f"{WORD}+",
     "char": "(?s).",
 }
 """The patterns of tokens in Python, and in RE2. `char` stands for n-grams of characters."""
