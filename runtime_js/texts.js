@@ -200,7 +200,7 @@ class Values {
   texts(name) {
     const value = this.get(name);
     if (value.dtype === "string") return value;
-    const words = [...this.#words, ...this.#extra.keys()];
+    const words = this.#extra.size ? [...this.#words, ...this.#extra.keys()] : this.#words;
     return { dtype: "string", shape: value.shape, data: Array.from(value.data, (number) => words[Number(number)]) };
   }
 
@@ -307,7 +307,11 @@ function normalised({ case: letters, stop_words: stopWords, folds }, { shape, da
 
 /** @param {Extract<TextStep, { type: "split" }>} step @param {Value} value @param {Values} values */
 function splitTexts({ delimiter, limit, result, counts }, { shape, data }, values) {
-  const parts = data.map((/** @type {string} */ text) => partsOf(text, delimiter, limit));
+  const separator = new RegExp(delimiter ? delimiter.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : `[${SPACE}]+`, "gu");
+  const parts = data.map((/** @type {string} */ text) => {
+    const whole = delimiter ? text : stripped(text);
+    return whole ? between(separator, whole, limit < 0 ? Infinity : limit) : [];
+  });
   const width = longest(parts);
   const texts = parts.flatMap((/** @type {string[]} */ list) => [...list, ...Array(width - list.length).fill("")]);
   values.set(result, { dtype: "string", shape: [...shape, width], data: texts });
@@ -316,14 +320,6 @@ function splitTexts({ delimiter, limit, result, counts }, { shape, data }, value
 
 /** The length of the longest list. @param {string[][]} lists */
 const longest = (lists) => lists.reduce((most, { length }) => Math.max(most, length), 0);
-
-/** @param {string} text @param {string} delimiter @param {number} limit */
-function partsOf(text, delimiter, limit) {
-  const whole = delimiter ? text : stripped(text);
-  if (!whole) return [];
-  const separator = new RegExp(delimiter ? delimiter.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : `[${SPACE}]+`, "gu");
-  return between(separator, whole, limit < 0 ? Infinity : limit);
-}
 
 /** A text without white space at its ends. @param {string} text */
 function stripped(text) {

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from webmlc.core.errors import ModelError
 
@@ -80,8 +81,9 @@ def _tokens(tokens: list[str], flags: str) -> Iterator[str]:
             last = token if is_opening or token != "[" else r"\["
 
 
+@lru_cache
 def compiled_pattern(pattern: str) -> re.Pattern[str]:
-    """A rewritten pattern, for Python."""
+    """A rewritten pattern, for Python. Each text of a run asks for it again."""
     return re.compile(pattern.replace(WORD, r"\w"))
 
 

@@ -85,12 +85,13 @@ class Texts:
         """
         chosen = [port.name for port in chosen_ports(self._outputs, outputs)]
         texts = {port.name for port in self._record.outputs}
-        hidden = () if texts.isdisjoint(chosen) else self._record.reads
+        has_texts = not texts.isdisjoint(chosen)
+        hidden = self._record.reads if has_texts else ()
         values = _Values(self._words, self._numbers)
         numbers = program(
             self._feeds(inputs, values), [*(n for n in chosen if n not in texts), *hidden]
         )
-        if not texts.isdisjoint(chosen):
+        if has_texts:
             values.arrays |= numbers
             values.compute(self._record.after, self._grams)
         return {name: values.texts(name) if name in texts else numbers[name] for name in chosen}
@@ -140,17 +141,14 @@ class _Values:
         array = self.arrays[name]
         if array.dtype == object:
             return array
-        words = [*self.words, *self.extra]
+        words = [*self.words, *self.extra] if self.extra else self.words
         return _texts([words[number] for number in array.reshape(-1).tolist()], array.shape)
 
     def compute(self, steps: Iterable[TextStep], grams: Mapping[str, Counter]) -> None:
         """Compute the steps in order."""
         for step in steps:
-            read = self.arrays.__getitem__ if isinstance(step, Print) else self.texts
-            arrays = [
-                self.arrays[name] if isinstance(step, View) else read(name)
-                for name in sources(step)
-            ]
+            read = self.arrays.__getitem__ if isinstance(step, View | Print) else self.texts
+            arrays = [read(name) for name in sources(step)]
             if isinstance(step, CountGrams):
                 self.arrays[step.result] = grams[step.grams].count(arrays[0])
             elif isinstance(step, Split):
