@@ -44,10 +44,6 @@ weight, however low the scores of the other keys are.
 ANY_LENGTH = const((1 << 31) - 1)
 """More than any length that an attention can have, in tokens: sizes are signed 32-bit integers."""
 
-
-NOWHERE = 1 << 31
-"""The index of an input that an operator does not have."""
-
 PLACES: Mapping[str, Mapping[str, int]] = {
     "Attention": {"mask": 3, "past": 4, "score_bias": 5, "length": 6},
     "QAttention": {"mask": 5, "past": 8},
@@ -83,9 +79,9 @@ class AttentionWriter:
         """The operator's inputs by their role."""
         return PLACES.get(self.context.node.op, {})
 
-    def role(self, role: str) -> int:
-        """The index of the input of a role."""
-        return self.places.get(role, NOWHERE)
+    def input(self, role: str) -> Value | None:
+        """The input of a role. None if the operator lacks the role, or the node the input."""
+        return self.build.optional(self.places[role]) if role in self.places else None
 
     def heads(self, x: Value, count: int) -> Value:
         """Split the heads of [B, S, N·H]: [B, N, S, H]."""
@@ -120,7 +116,7 @@ class AttentionWriter:
         the number of padding tokens at the start, of all rows after all ends. A mask of shape
         [B, T], [B, S, T] or [B, 1, M, M] is not zero for tokens that are not padding.
         """
-        build, index = self.build, self.role("mask")
+        build, index = self.build, self.places["mask"]
         mask = build.optional(index)
         if mask is None:
             return scores
@@ -163,7 +159,7 @@ class AttentionWriter:
     def all_scores(self, q: Value, k: Value, start: Value | None, head_size: int) -> Value:
         """The scores with masks and bias. `start` is the number of past tokens."""
         scores = self.masked(self.scores(q, k, self.scale(head_size)), q, k, start)
-        bias = self.build.optional(self.role("score_bias"))
+        bias = self.input("score_bias")
         if bias is not None:
             scores = scores + bias
         if self.context.attribute("unidirectional", 0):
@@ -171,17 +167,23 @@ class AttentionWriter:
         return scores
 
     @property
-    def length(self) -> Value | None:
-        """The number P of past tokens in a buffer, a scalar. None if the past has no buffer."""
-        count = self.build.optional(self.role("length"))
-        is_multi_head = (
-            self.context.node.op == "MultiHeadAttention"
-        )  # which has no attribute for it
-        is_shared = is_multi_head and count is not None
-        if not self.context.attribute("past_present_share_buffer", is_shared):
-            return None
-        if count is None:
+    def has_buffer(self) -> bool:
+        """True if past and present share a buffer. MultiHeadAttention has no attribute for it."""
+        has_length = self.input("length") is not None
+        is_multi_head = self.context.node.op == "MultiHeadAttention"
+        is_shared = self.context.attribute(
+            "past_present_share_buffer", is_multi_head and has_length
+        )
+        if is_shared and not has_length:
             raise NotSupportedError("a shared buffer without a number of past tokens")
+        return bool(is_shared)
+
+    def past_length(self) -> Value | None:
+        """The number P of past tokens in a buffer, a scalar. None if the past has no buffer."""
+        if not self.has_buffer:
+            return None
+        count = self.input("length")
+        assert count is not None
         return count.cast(DType.int64).reshape(1).op("Squeeze")
 
     def joined(
@@ -203,11 +205,10 @@ class AttentionWriter:
         """Keys or values [B, N, T, H] of beams: row b reads the past token t of the beam that
         `origins` [batch, beams, M] names.
         """
-        build, index = self.build, self.role("origins")
-        origins = build.optional(index)
+        build, origins = self.build, self.input("origins")
         if origins is None:
             return tokens
-        beams = known_size(self.context.shape(index)[1], "the number of beams")
+        beams = known_size(self.context.shape(self.places["origins"])[1], "the number of beams")
         count = tokens.size(2)
         rows = build("Range", 0, tokens.size(0), 1).unsqueeze(1)
         flat = build("Slice", origins.op("Flatten", axis=2), [0], count.unsqueeze(0), [1])
@@ -261,27 +262,29 @@ def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
     _check_sizes(sizes, columns, heads)
-    if context.has(place := attention.role("past")):
+    if context.has(place := attention.places["past"]):
         pair = {"batch": batch, "heads": const(heads), "size": const(sizes[1] // heads)}
         check_shapes(context, *[""] * place, "2 batch heads past size", **pair)
     total = _token_count(context, attention, length, 3)
-    _check_mask(context, attention.role("mask"), total)
-    check_score_bias(context, attention.role("score_bias"), batch, heads, length, total)
+    _check_mask(context, attention.places["mask"], total)
+    if "score_bias" in attention.places:
+        check_score_bias(context, attention.places["score_bias"], batch, heads, length, total)
     parts = build.many("Split", product, sizes, outputs=3, axis=2)
     q, k, v = (attention.heads(part, heads) for part in parts)
-    past, count = build.optional(place), attention.length
+    past, count = build.optional(place), attention.past_length()
     start = count if past is None or count is not None else past.size(3)
     present: Result = Missing.RESULT
     if sizes[1] == sizes[2]:
         # Joined as a pair, so that `use_states` finds a past and its present.
         pair_of_new = build("Concat", k.unsqueeze(0), v.unsqueeze(0), axis=0)
-        size = sizes[1] // heads if context.node.op == "DecoderMaskedSelfAttention" else 0
-        if size and past is not None and count is not None:
+        size = sizes[1] // heads
+        has_grouped_keys = context.node.op == "DecoderMaskedSelfAttention" and count is not None
+        if has_grouped_keys and past is not None:
             past = _in_order(build, past, size, dtype)
         present, tokens = attention.joined(past, pair_of_new, count, 3)
         if past is not None:
             k, v = (attention.from_beams(tokens.element(i, 0)) for i in range(2))
-        if size and count is not None:
+        if has_grouped_keys:
             present = _in_order(build, present, size, dtype, back=True)
     elif past is not None or context.output_count > 1:
         raise NotSupportedError(f"a past or present of keys and values of the sizes {sizes[1:]}")
@@ -316,11 +319,10 @@ def _check_sizes(sizes: Sequence[int], columns: int, heads: int) -> None:
 
 def _token_count(context: Context, attention: AttentionWriter, new: Expr, axis: int) -> Expr | None:
     """The number of all tokens. None if only a run knows how many tokens of a buffer are past."""
-    if not context.has(attention.role("past")):
+    past = attention.places["past"]
+    if not context.has(past):
         return new
-    if attention.length is not None:
-        return None
-    return canonical(context.shape(attention.role("past"))[axis] + new)
+    return None if attention.has_buffer else canonical(context.shape(past)[axis] + new)
 
 
 def _check_mask(context: Context, index: int, total: Expr | None) -> None:
@@ -358,17 +360,19 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     attention = AttentionWriter(context, build, context.dtype(0))
     heads = context.count("num_heads")
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"
-    bias_place, past_place = attention.role("bias"), attention.role("past")
-    columns = {bias_place: "columns"}
+    bias_place, past_place = attention.places["bias"], attention.places["past"]
     queries = "1" if context.node.op in ONE_QUERY else "length"
-    signatures = [f"batch {queries} {query}", *(columns.get(i, "") for i in range(1, 11))]
+    signatures = [
+        f"batch {queries} {query}",
+        *("columns" if i == bias_place else "" for i in range(1, 11)),
+    ]
     check_shapes(context, *signatures, heads=heads, parts=3)
     _check_keys(context, heads)
     length, new = context.shape(0)[1], _key_count(context)
     keys = _token_count(context, attention, new, 2)
-    _check_mask(context, attention.role("mask"), keys)
+    _check_mask(context, attention.places["mask"], keys)
     check_score_bias(
-        context, attention.role("score_bias"), context.shape(0)[0], heads, length, keys
+        context, attention.places["score_bias"], context.shape(0)[0], heads, length, keys
     )
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
@@ -380,7 +384,8 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
             parts[i] = parts[i] + bias.slice(first, stop, 0)
     q = attention.heads(parts[0], heads)
     k, v = (p if has_heads else attention.heads(p, heads) for p in parts[1:])
-    pasts, count = (build.optional(past_place), build.optional(past_place + 1)), attention.length
+    pasts = (build.optional(past_place), build.optional(past_place + 1))
+    count = attention.past_length()
     past = pasts[0]
     start = None if past is None else past.size(2) if count is None else count
     (present_k, k), (present_v, v) = (

@@ -80,6 +80,9 @@ class _Rows:
     ) -> Value:
         """The cache [B, groups, T, H]: the tokens of the past, and the new tokens at the end of
         each row.
+
+        Places after the end of a row stay as the past holds them, and no query sees them.
+        onnxruntime leaves them, too, if past and present share a buffer. Otherwise it writes 0.
         """
         build = self.build
         if past is None:
