@@ -180,13 +180,13 @@ class _Counting:
         """
         (name,) = node.attributes["functions"]
         body = self.body(name)
-        symbol, trips = node.attributes["symbol"], node.attributes["trips"]
-        carried, asks = node.attributes["carried"], node.attributes["asks"]
+        symbol, trips = node.attributes.get("symbol"), node.attributes.get("trips")
+        carried, asks = node.attributes["carried"], node.attributes.get("asks", False)
         starts = const(True) if trips is None else const(0) < trips
         failures, body.failures = body.failures, []
         for failure in failures:
             fails = failure.condition
-            if trips is not None and not asks:
+            if symbol is not None and trips is not None and not asks:
                 fails = _somewhere(fails, symbol, trips)
             if node.inputs[0] or RUNS_ON_HOST in node.attributes or symbol in variables(fails):
                 body.failures.append(failure)

@@ -319,13 +319,13 @@ class _Evaluation:
 
     def loop(self, node: Node, body: Function, arrays: Sequence[Array | None]) -> list[Array]:
         """The values that the loop carries at its end, then the values that it scanned."""
-        asks, carried = int(node.attributes["asks"]), node.attributes["carried"]
+        asks, carried = int(node.attributes.get("asks", False)), node.attributes["carried"]
         operands = [a for a in arrays[1:] if a is not None]
         state, captured = operands[:carried], operands[carried:]
         is_on_host = RUNS_ON_HOST in node.attributes
-        asked = state[0] if is_on_host else arrays[0]
-        going = asked is None or bool(asked.reshape(-1)[0])
-        trips, symbol = node.attributes["trips"], node.attributes["symbol"]
+        condition = state[0] if is_on_host else arrays[0]
+        going = condition is None or bool(condition.reshape(-1)[0])
+        trips, symbol = node.attributes.get("trips"), node.attributes.get("symbol")
         limit = None if trips is None else int(evaluate_expr(trips, self.symbols))
         rows: list[list[Array]] = []
         while going and (limit is None or len(rows) < limit):

@@ -110,14 +110,14 @@ class Outline:
         have_common_types = False
         if len(then_types) == len(else_types):
             pairs = tuple(zip(then_types, else_types, strict=True))
-            if all(_alike(*pair) for pair in pairs) and not self.is_on_host:
+            if all(_have_same_type(*pair) for pair in pairs) and not self.is_on_host:
                 node = self.call((condition, *captures), functions, then_types)
                 return self.with_sequences(node, sequences)
             have_common_types = all(_have_common_type(*pair) for pair in pairs)
             if self.is_on_host and have_common_types:
                 joined = tuple(map(self.join, self.context.node.outputs, then_types, else_types))
                 symbols = tuple(
-                    s for j, t in zip(joined, then_types, strict=True) for s in _new(j, t)
+                    s for j, t in zip(joined, then_types, strict=True) for s in _new_symbols(j, t)
                 )
                 node = self.call((condition, *captures), functions, joined, symbols=symbols)
                 return self.with_sequences(node, sequences)
@@ -202,7 +202,7 @@ class Outline:
             raise NotSupportedError(f"the condition {source.outputs[0]!r} is no boolean")
         results = [_type(function, o) for o in function.outputs[has_condition:]]
         for k, type_ in enumerate(results[: len(initial)]):
-            if not _alike(self.context.type(2 + k), type_):
+            if not _have_same_type(self.context.type(2 + k), type_):
                 raise NotSupportedError(f"the type of {initial[k]!r} changes in an iteration")
         trips = self.trips()
         if scan_count and trips is None:
@@ -230,59 +230,67 @@ class Outline:
     def host_loop(self) -> Node:
         """The node of a Loop that the host executes. It reads no condition: the first value that it
         carries says if an iteration follows. Its inputs are the initial values and the captures.
-
-        A size that an iteration changes is a symbol in all iterations. So is a size of a scan that
-        a symbol of the body determines.
         """
-        source: Function = self.context.attribute("body")
-        initial = self.context.node.inputs[2:]
+        initial, names = self.context.node.inputs[2:], self.context.node.outputs
         outer_symbols = frozenset(self.outlines.symbols)
-        types = [self.context.type(2 + k) for k in range(len(initial))]
-        symbols: list[str] = []
-        while True:
-            function, captures = self.host_body(source, types)
-            results = [_type(function, output) for output in function.outputs]
-            widened = list(types)
-            for k, (type_, result) in enumerate(zip(types, results[: len(types)], strict=True)):
-                if not _have_common_type(type_, result):
-                    reason = f"from {type_} to {result}"
-                    raise NotSupportedError(f"a loop changes {initial[k]!r} {reason}")
-                joined = self.join(f"{self.context.node.outputs[k]}", type_, result, symbols)
-                symbols += _new(joined, type_)
-                widened[k] = joined
-            if widened == types:
-                break
-            types = widened
-        places = tuple(islice(scan_places(self.context), len(results) - len(types)))
-        for number, (type_, (axis, _)) in enumerate(
-            zip(results[len(types) :], places, strict=True), len(types)
-        ):
-            output = self.context.node.outputs[number]
-            count = Var(self.outlines.symbol(f"{output}_count"))
-            sizes = [
-                size
-                if outer_symbols.issuperset(v.name for v in variables(size))
-                else Var(self.outlines.symbol(f"{output}_{axis}"))
-                for axis, size in enumerate(type_.shape)
-            ]
-            elements = self.context.attribute(ELEMENTS, 0)
-            if number >= len(results) - elements and sizes != list(type_.shape):
+        function, captures, types, symbols = self.host_iterations()
+        slices = [_type(function, output) for output in function.outputs[len(initial) :]]
+        first_element = len(slices) - self.context.attribute(ELEMENTS, 0)
+        places = tuple(islice(scan_places(self.context), len(slices)))
+        for number, (type_, (axis, _)) in enumerate(zip(slices, places, strict=True)):
+            name = names[len(initial) + number]
+            count = Var(self.outlines.symbol(f"{name}_count"))
+            slice_type = self.slice_type(name, type_, outer_symbols)
+            if number >= first_element and slice_type != type_:
                 description = f"a sequence has elements of type {type_}, and its length"
                 raise UnknownValueError(self.context.attribute("decided_by"), description)
-            stacked = _stacked(TensorType(type_.dtype, tuple(sizes)), axis, count)
-            symbols += (*_new(stacked, _stacked(type_, axis, count)), count.name)
-            types.append(stacked)
+            symbols += (*_new_symbols(slice_type, type_), count.name)
+            types.append(_stacked(slice_type, axis, count))
         return self.call(
             ("", *initial, *captures),
             [function],
             tuple(types),
             symbols=tuple(symbols),
-            symbol=None,
-            trips=None,
-            asks=False,
             carried=len(initial),
             places=places,
         )
+
+    def host_iterations(self) -> tuple[Function, list[str], list[TensorType], list[str]]:
+        """The body of a Loop that the host executes, and its captures; the types that the carried
+        values have in all iterations, and the symbols of these types.
+
+        A size that an iteration changes becomes a symbol. The body is inferred again until the
+        types of its results are the types that it carries.
+        """
+        source: Function = self.context.attribute("body")
+        initial, names = self.context.node.inputs[2:], self.context.node.outputs
+        types = [self.context.type(2 + k) for k in range(len(initial))]
+        symbols: list[str] = []
+        while True:
+            function, captures = self.host_body(source, types)
+            joined_types: list[TensorType] = []
+            for k, type_ in enumerate(types):
+                result = _type(function, function.outputs[k])
+                if not _have_common_type(type_, result):
+                    reason = f"from {type_} to {result}"
+                    raise NotSupportedError(f"a loop changes {initial[k]!r} {reason}")
+                joined_types.append(self.join(names[k], type_, result, symbols))
+                symbols += _new_symbols(joined_types[k], type_)
+            if joined_types == types:
+                return function, captures, types, symbols
+            types = joined_types
+
+    def slice_type(self, name: str, type_: TensorType, outer_symbols: frozenset[str]) -> TensorType:
+        """The type of all slices of the scan `name`. A size that a symbol of the body determines
+        becomes a symbol, which the host binds after the loop.
+        """
+        sizes = [
+            size
+            if outer_symbols.issuperset(v.name for v in variables(size))
+            else Var(self.outlines.symbol(f"{name}_{axis}"))
+            for axis, size in enumerate(type_.shape)
+        ]
+        return TensorType(type_.dtype, tuple(sizes))
 
     def host_body(
         self, source: Function, types: Sequence[TensorType]
@@ -409,7 +417,7 @@ class Outline:
         )
 
 
-def _new(type_: TensorType, other: TensorType) -> Iterator[str]:
+def _new_symbols(type_: TensorType, other: TensorType) -> Iterator[str]:
     """The symbols in a type that stand for sizes of another one."""
     for size, other_size in zip(type_.shape, other.shape, strict=True):
         if size is not other_size and isinstance(size, Var):
@@ -432,9 +440,8 @@ def _stacked(type_: TensorType, axis: int, extent: Expr) -> TensorType:
     return TensorType(type_.dtype, (*type_.shape[:position], extent, *type_.shape[position:]))
 
 
-def _alike(left: TensorType, right: TensorType) -> bool:
-    have_same_form = left.dtype is right.dtype and left.rank == right.rank
-    return have_same_form and all(map(same, left.shape, right.shape))
+def _have_same_type(left: TensorType, right: TensorType) -> bool:
+    return _have_common_type(left, right) and all(map(same, left.shape, right.shape))
 
 
 def _is_single_boolean(type_: TensorType) -> bool:

@@ -112,7 +112,7 @@ def _loop(context: Context, build: Builder) -> tuple[Result, ...] | None:
         return None if IS_WHILE in context.node.attributes else _while(context, build)
     if loop := counted(context, build):
         count, endless = loop
-        return _again(context, build, count, *build.inputs[1:], body=endless)
+        return _loop_with(context, build, count, *build.inputs[1:], body=endless)
     if context.is_decided_by_run(0) and HAS_BOUND not in context.node.attributes:
         return _with_bound(context, build)
     body = context.attribute("body")
@@ -169,8 +169,7 @@ def _while(context: Context, build: Builder) -> tuple[str, ...]:
     def follows(build: Builder, step: Value, condition: str) -> Value:
         """True if the iteration of this number runs, unless the condition is false."""
         is_below = build.constant(np.bool_(True)) if limit is None else step.op("Less", limit)
-        asked = build.value(condition).op("Reshape", SCALAR) if condition else None
-        return is_below if asked is None else asked & is_below
+        return build.value(condition).op("Reshape", SCALAR) & is_below if condition else is_below
 
     inner, expansion = build.inner("while")
     go, step, *states = (inner.fresh(name) for name in ("go", "step", *body.inputs[2:]))
@@ -257,15 +256,15 @@ def _with_bound(context: Context, build: Builder) -> tuple[str, ...]:
     """Replace a negative trip count by 0."""
     count, *inputs = build.inputs
     trips = build("Max", count, 0)
-    return _again(context, build, trips, *inputs, **{HAS_BOUND: 1})
+    return _loop_with(context, build, trips, *inputs, **{HAS_BOUND: 1})
 
 
 def _without_condition(context: Context, build: Builder, trips: str) -> tuple[str, ...]:
     """The loop without its initial condition. All `trips` iterations run."""
-    return _again(context, build, trips, "", *build.inputs[2:])
+    return _loop_with(context, build, trips, "", *build.inputs[2:])
 
 
-def _again(
+def _loop_with(
     context: Context, build: Builder, *inputs: str, **attributes: Attribute
 ) -> tuple[str, ...]:
     """The results of the loop with other inputs, and with some other attributes."""

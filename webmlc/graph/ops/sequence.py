@@ -268,7 +268,7 @@ def _undecided(context: Context, reason: str) -> NotSupportedError:
     """The error for a sequence that cannot be one tensor. It names the value that a run decides."""
     value = context.attribute("decided_by", "")
     if value:
-        return UnknownValueError(value, f"{reason}, and what decides its length or a position")
+        return UnknownValueError(value, f"{reason}, and its length or a position")
     return NotSupportedError(f"{reason}; give all elements one shape")
 
 

@@ -80,8 +80,8 @@ def _looping(
     selected += [append.element for append in appends]
     dropped = {name for append in appends for name in append.values}
     nodes = tuple(node for node in body.nodes if dropped.isdisjoint(node.outputs))
-    shortened = replace(body, nodes=nodes, outputs=(condition, *selected))
-    results = list(splice(shortened, inner, arguments))
+    without_appends = replace(body, nodes=nodes, outputs=(condition, *selected))
+    results = list(splice(without_appends, inner, arguments))
     for number, k in enumerate(states, 1):
         if k in sequences:
             results[number] = inner("AsTensor", results[number], domain="webmlc")
