@@ -52,7 +52,7 @@ export class HostValues {
   }
 
   /** Execute a segment that holds values for later. @param {Move | Collect | Stack} segment */
-  hold(segment) {
+  execute(segment) {
     if (segment.type === "move") this.#move(segment);
     else if (segment.type === "collect") this.#collect(segment);
     else this.#stack(segment);
@@ -60,7 +60,7 @@ export class HostValues {
 
   /** Append a value to a list, or make the list empty. @param {Collect} segment */
   #collect({ target, source, shape }) {
-    if (!source) this.lists.set(target, []);
+    if (source === null) this.lists.set(target, []);
     else this.#list(target).push(this.#shaped(source, target, shape));
   }
 
@@ -105,7 +105,7 @@ export class HostValues {
 
   /** The index of the next segment: the target of the jump, or the following segment. @param {Jump} segment @param {number} following */
   next({ target, unless }, following) {
-    return unless && this.#data(unless)[0] ? following : target;
+    return unless !== null && this.#data(unless)[0] ? following : target;
   }
 
   /** The bytes of a value. Throws `PackageError` if no segment has computed it yet. @param {string} name */

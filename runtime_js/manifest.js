@@ -112,7 +112,7 @@ function hostFault({ symbols }, program) {
   /** @type {Map<string, number>} */
   const ranks = new Map();
   for (const [name, rank] of segments.flatMap(heldBy)) ranks.set(name, Math.min(rank, ranks.get(name) ?? rank));
-  const lists = new Set(segments.flatMap((segment) => (segment.type === "collect" && !segment.source ? [segment.target] : [])));
+  const lists = new Set(segments.flatMap((segment) => (segment.type === "collect" && segment.source === null ? [segment.target] : [])));
   const inputs = buffers.filter(({ kind }) => kind === "input").map(({ name }) => name);
   const onHost = new Set([...inputs, ...ranks.keys(), ...lists, ...runs(program).flatMap(({ downloads }) => downloads)]);
   const bound = new Set([...symbols.map(({ name }) => name), ...boundSymbols(program), ...loops(program).map(({ symbol }) => symbol)]);
@@ -141,7 +141,7 @@ function hostFault({ symbols }, program) {
     if (segment.type !== "jump") return "";
     if (!isPlace(segment.target, segments.length + 1)) return " jumps to no segment";
     const { unless } = segment;
-    return unless && dtypes.get(unless) !== "bool" ? ` decides by "${unless}", which is no boolean` : "";
+    return unless !== null && dtypes.get(unless) !== "bool" ? ` decides by "${unless}", which is no boolean` : "";
   };
   for (const [number, segment] of segments.entries()) {
     const problem = faultOf(segment);

@@ -329,7 +329,7 @@ export interface Move {
 export interface Collect {
   type: "collect";
   target: string;
-  source: string;
+  source: string | null;
   shape: Size[];
 }
 
@@ -341,11 +341,11 @@ export interface Stack {
   shape: Size[];
 }
 
-/** The host continues at segment `target`, unless the boolean in `unless` is true. */
+/** The host continues at segment `target`, or at the following segment if the boolean in `unless` is true. */
 export interface Jump {
   type: "jump";
   target: number;
-  unless: string;
+  unless: string | null;
 }
 
 /** The exact resources of a run, in bytes, which the hosts assert. */

@@ -297,7 +297,7 @@ export class Model {
           const read = host.bind(segment);
           checkRequirements(this.#manifest, host.symbols, read);
           sizes = null;
-        } else host.hold(segment);
+        } else host.execute(segment);
         continue;
       }
       if (segment.once) continue; // it ran at load

@@ -56,7 +56,7 @@ class HostValues:
         self.symbols |= symbols
         return symbols
 
-    def hold(self, segment: Move | Collect | Stack) -> None:
+    def execute(self, segment: Move | Collect | Stack) -> None:
         """Execute a segment that holds values for later."""
         match segment:
             case Move():
@@ -75,7 +75,7 @@ class HostValues:
 
     def _collect(self, segment: Collect) -> None:
         """Append a value to a list, or make the list empty."""
-        if not segment.source:
+        if segment.source is None:
             self.lists[segment.target] = []
             return
         value = self._shaped(segment.source, segment.target, segment.shape)
@@ -148,5 +148,5 @@ class HostValues:
 
     def next(self, segment: Jump, following: int) -> int:
         """The index of the next segment: the target of the jump, or the following segment."""
-        is_true = segment.unless and self.read(segment.unless)[0]
-        return following if is_true else segment.target
+        is_skipped = segment.unless is not None and self.read(segment.unless)[0]
+        return following if is_skipped else segment.target

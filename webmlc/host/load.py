@@ -437,7 +437,7 @@ class Model:
                     new_symbols = values.bind(segment)
                     check_requirements(self.manifest, values.symbols, new_symbols)
                 case Move() | Collect() | Stack():
-                    values.hold(segment)
+                    values.execute(segment)
                 case Jump():
                     position = values.next(segment, position)
         symbols = values.symbols

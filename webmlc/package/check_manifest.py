@@ -160,7 +160,7 @@ def _problems_of_host(program: Program, bound: AbstractSet[str]) -> Iterator[tup
     for segment in program.segments:
         for name, shape in _held(segment):
             ranks[name] = min(len(shape), ranks.get(name, len(shape)))
-    lists = {s.target for s in program.segments if isinstance(s, Collect) and not s.source}
+    lists = {s.target for s in program.segments if isinstance(s, Collect) and s.source is None}
     on_host = {b.name for b in program.buffers if b.kind == "input"} | ranks.keys()
     on_host.update(name for run in program.runs for name in run.downloads)
     for number, segment in enumerate(program.segments):
@@ -188,7 +188,7 @@ def _problems_of_host(program: Program, bound: AbstractSet[str]) -> Iterator[tup
             case Jump(target=target, unless=condition):
                 if not 0 <= target <= len(program.segments):
                     yield number, "jumps to no segment"
-                if condition and dtypes.get(condition) != DType.bool:
+                if condition is not None and dtypes.get(condition) != DType.bool:
                     yield number, f"decides by {condition!r}, which is no boolean"
 
 

@@ -249,7 +249,7 @@ class Collect(Record, tag_field="type", tag="collect"):
     """
 
     target: str
-    source: str = ""
+    source: str | None = None
     shape: tuple[Size, ...] = ()
 
 
@@ -264,16 +264,18 @@ class Stack(Record, tag_field="type", tag="stack"):
 
 
 class Jump(Record, tag_field="type", tag="jump"):
-    """The host continues at segment `target`, unless the boolean in `unless` is true."""
+    """The host continues at segment `target`, or at the following segment if the boolean in
+    `unless` is true.
+    """
 
     target: int
-    unless: str = ""
+    unless: str | None = None
 
 
 Segment = Run | Bind | Measure | Move | Collect | Stack | Jump
 """The unit of a host's execution.
 
-A `Jump` makes control flow of the segments around it. Symbols are bound in the order of the
+A `Jump` makes a branch or a loop of the segments around it. Symbols are bound in the order of the
 segments that bind them: a segment that binds symbols again forgets the symbols of later segments.
 """
 
@@ -438,10 +440,10 @@ def read_by_host(segment: object) -> tuple[str, ...]:
         case Move(sources=sources):
             return sources
         case Collect(target=target, source=source):
-            return (target, source) if source else ()
+            return () if source is None else (target, source)
         case Stack(target=target):
             return (target,)
-        case Jump(unless=condition) if condition:
+        case Jump(unless=str(condition)):
             return (condition,)
     return ()
 

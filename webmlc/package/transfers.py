@@ -175,7 +175,7 @@ class _Flow:
             self.writes.append(writes)
             written |= writes.keys()
         self.next = [
-            {s.target, *([i + 1] if s.unless else [])} if isinstance(s, Jump) else {i + 1}
+            {s.target, *([] if s.unless is None else [i + 1])} if isinstance(s, Jump) else {i + 1}
             for i, s in enumerate(segments)
         ]
 
@@ -204,8 +204,8 @@ class _Flow:
     def readers_after(self, results: Sequence[str]) -> Sequence[Readers]:
         """The readers of the buffers after each segment. The host reads the results at the end."""
         end = len(self.places)
-        at: list[dict[str, set[Place]]] = [{} for _ in range(end)]
-        at.append({name: {"host"} for name in results})
+        before: list[dict[str, set[Place]]] = [{} for _ in range(end)]
+        before.append({name: {"host"} for name in results})
         after: list[dict[str, set[Place]]] = [{} for _ in range(end)]
         is_changed = True
         while is_changed:
@@ -213,14 +213,14 @@ class _Flow:
             for index in reversed(range(end)):
                 after[index] = {}
                 for following in self.next[index]:
-                    for name, places in at[following].items():
+                    for name, places in before[following].items():
                         after[index].setdefault(name, set()).update(places)
                 written = self.writes[index]
                 here = {n: set(places) for n, places in after[index].items() if n not in written}
                 for name in self.reads[index]:
                     here.setdefault(name, set()).add(self.places[index])
-                is_changed |= here != at[index]
-                at[index] = here
+                is_changed |= here != before[index]
+                before[index] = here
         return after
 
 
