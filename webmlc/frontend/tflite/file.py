@@ -26,7 +26,7 @@ import numpy as np
 from webmlc.core.dependencies import note_library
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import ModelError
-from webmlc.frontend.tflite.sparse import dense_values
+from webmlc.frontend.tflite.sparse import dense_values, member_names
 from webmlc.graph.ir import Array
 
 CUSTOM = "CUSTOM"
@@ -191,8 +191,7 @@ class _Reader:
 
     def names(self, enumeration: str) -> dict[int, str]:
         """The names of an enumeration of the schema by number."""
-        members = vars(getattr(self.schema, enumeration)).items()
-        return {value: name for name, value in members if isinstance(value, int)}
+        return member_names(self.schema, enumeration)
 
     @cached_property
     def codes(self) -> list[tuple[str, int]]:
@@ -240,8 +239,7 @@ class _Reader:
             _integers(table, "Outputs"),
         )
         count = len(graph.tensors)
-        used = [i for o in graph.operators for i in (*o.inputs, *o.outputs)]
-        for index in used:
+        for index in (i for o in graph.operators for i in (*o.inputs, *o.outputs)):
             if not -1 <= index < count:
                 raise IndexError(f"tensor {index} of {count}")
         for index in (*graph.inputs, *graph.outputs):
@@ -279,8 +277,8 @@ class _Reader:
     def array(self, table: Any, numpy_type: Any, shape: tuple[int, ...], data: Array) -> Array:
         """The constant of a tensor. A sparse tensor becomes dense."""
         if numpy_type is ml_dtypes.int4:
-            halves = np.stack([data << 4, data], axis=-1).view(np.int8) >> 4
-            values = halves.reshape(-1)[: prod(shape)].astype(ml_dtypes.int4)
+            nibbles = np.stack([data << 4, data], axis=-1).view(np.int8) >> 4
+            values = nibbles.reshape(-1)[: prod(shape)].astype(ml_dtypes.int4)
         else:
             values = data.view(numpy_type)
         sparsity = table.Sparsity()

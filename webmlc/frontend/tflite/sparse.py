@@ -11,6 +11,7 @@ entries from `ArraySegments[p]` to `ArraySegments[p + 1]`:
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -48,24 +49,26 @@ def dense_values(sparsity: Any, schema: Any, values: Array, shape: tuple[int, ..
         if int(counts.min(initial=0)) < 0 or sum(counts.tolist()) > prod(shape):
             raise ValueError(f"a level has more places than a tensor of shape {shape}")
         first = np.repeat(np.cumsum(counts) - counts, counts)
-        within = np.arange(counts.sum()) - first
+        offsets = np.arange(counts.sum()) - first
         coordinates = [np.repeat(c, counts) for c in coordinates]
-        places = np.repeat(starts, counts) + within
-        coordinates.append(within if indices is None else indices[places])
+        places = np.repeat(starts, counts) + offsets
+        coordinates.append(offsets if indices is None else indices[places])
     dense: Array = np.zeros(shape, values.dtype)
     sizes = [level.DenseSize() for level in levels]
     dense[_positions(sparsity, sizes, coordinates, len(shape))] = values[places]
     return dense
 
 
+@cache
+def member_names(schema: Any, enumeration: str) -> dict[int, str]:
+    """The names of an enumeration of the library `schema` by number."""
+    members = vars(getattr(schema, enumeration)).items()
+    return {number: name for name, number in members if isinstance(number, int)}
+
+
 def _numbers(schema: Any, kind: int, table: Any) -> Array:
     """The numbers of a vector of indices, whose type is one of three tables."""
-    names = {
-        number: name
-        for name, number in vars(schema.SparseIndexVector).items()
-        if isinstance(number, int)
-    }
-    vector = getattr(schema, names[kind])()
+    vector = getattr(schema, member_names(schema, "SparseIndexVector")[kind])()
     vector.Init(table.Bytes, table.Pos)
     return np.array(vector.ValuesAsNumpy() if vector.ValuesLength() else [], np.int64)
 
