@@ -21,7 +21,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import WebmlcError
-from webmlc.frontend.tflite.file import Operator, Options, Quantisation, Subgraph, Tensor
+from webmlc.frontend.tflite.file import Operator, Options, Subgraph, Tensor
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
 
@@ -189,17 +189,11 @@ class Operation:
             value = self.build.constant(stored)
             if tensor.dtype == DType.float32 and stored.dtype != np.float32:
                 return value.cast(DType.float32)
-            return self.dequantised(value, tensor, quantisation, axis)
-        value = Value(stored, self.build)
-        if order is not None:
-            value, axis = value.transpose(*order), list(order).index(axis)
-        value = value if shape is None else value.reshape(*shape)
-        return self.dequantised(value, tensor, quantisation, axis)
-
-    def dequantised(
-        self, value: Value, tensor: Tensor, quantisation: Quantisation | None, axis: int
-    ) -> Value:
-        """The real numbers of integers. Values without parameters stay as they are."""
+        else:
+            value = Value(stored, self.build)
+            if order is not None:
+                value, axis = value.transpose(*order), list(order).index(axis)
+            value = value if shape is None else value.reshape(*shape)
         if quantisation is None or tensor.dtype is None or tensor.dtype.is_float:
             return value
         return self.build("DequantizeLinear", value, *self.parameters(tensor), axis=axis)

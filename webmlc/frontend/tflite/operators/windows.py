@@ -151,17 +151,6 @@ def transposed_convolution(
     return channels_last(y, dimensions)
 
 
-def _transposed_sizes(
-    op: Operation, data: int, strides: Sequence[int], windows: Sequence[int]
-) -> list[tuple[int, int, int, int]]:
-    """The sizes of each dimension. The first input of the operator is the shape of the output."""
-    outputs = _output_sizes(op)
-    return [
-        (op.size(data, d + 1, "the size of the input"), outputs[d + 1], windows[d], strides[d])
-        for d in range(len(strides))
-    ]
-
-
 def _output_sizes(op: Operation) -> Sequence[int]:
     """The shape of the output, which is input 0. Only a run may know the batch, which is not used:
     Keras packs the batch of the input with constants.
@@ -199,7 +188,11 @@ def _gradient(
         (op.size(1, axis, "the size of the filters") - 1) * dilation + 1
         for axis, dilation in zip(order[2:], dilations, strict=True)
     ]
-    sizes = _transposed_sizes(op, 2, strides, windows)
+    outputs = _output_sizes(op)
+    sizes = [
+        (op.size(2, d + 1, "the size of the input"), outputs[d + 1], windows[d], strides[d])
+        for d in range(len(strides))
+    ]
     return transposed_convolution(
         op,
         op.input(2),
@@ -287,20 +280,20 @@ def _resize_nearest(op: Operation) -> Value:
     """
     options = op.options
     if options.HalfPixelCenters:
-        return _nearest_by_halves(op)
+        return _nearest_to_centres(op)
     rounding = "round_prefer_ceil" if options.AlignCorners else "floor"
     return _resize(op, "nearest", nearest_mode=rounding)
 
 
-def _nearest_by_halves(op: Operation) -> Value:
+def _nearest_to_centres(op: Operation) -> Value:
     """Resize to the element at floor((i + 0.5) · size / new size) along height and width."""
     sizes = op.integers(1, "the new size")
     x = op.input(0)
     for axis, new in enumerate(sizes, start=1):
         old = op.size(0, axis, "the size of the input")
         scale = np.float32(old) / np.float32(new)
-        places = np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale)
-        x = x.op("Gather", np.minimum(places, old - 1).astype(np.int64), axis=axis)
+        indices = np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale)
+        x = x.op("Gather", np.minimum(indices, old - 1).astype(np.int64), axis=axis)
     return x
 
 
