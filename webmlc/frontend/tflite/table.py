@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from webmlc.frontend.tflite.operation import Row
-from webmlc.frontend.tflite.operators import elementwise, folds, mediapipe, moves, windows
+from webmlc.frontend.tflite.operators import elementwise, mediapipe, moves, reductions, windows
 
 ROWS: Mapping[str, Row] = {
     row.name: row
-    for rows in (elementwise.ROWS, windows.ROWS, moves.ROWS, folds.ROWS, mediapipe.ROWS)
+    for rows in (elementwise.ROWS, windows.ROWS, moves.ROWS, reductions.ROWS, mediapipe.ROWS)
     for row in rows
 }
 """The rows by the name in the schema, or by the custom code."""

@@ -164,12 +164,12 @@ def _activated(operation: Operation, results: Results) -> Results:
 
 def unique_names(names: Iterable[str]) -> dict[int, str]:
     """The names by their position. Equal names get a number."""
-    used: set[str] = set()
+    assigned: set[str] = set()
     unique: dict[int, str] = {}
     counts: dict[str, Iterator[int]] = {}
     for position, name in enumerate(names):
         numbers = counts.setdefault(name, count(1))
         numbered = (name if n == 1 else f"{name}_{n}" for n in numbers)
-        unique[position] = next(n for n in numbered if n not in used)
-        used.add(unique[position])
+        unique[position] = next(n for n in numbered if n not in assigned)
+        assigned.add(unique[position])
     return unique

@@ -74,10 +74,9 @@ def _atan2(y: Value, x: Value) -> Value:
 
 
 def _add_n(op: Operation) -> Value:
-    first, *others = op.inputs()
-    total = first
-    for other in others:
-        total = total + other
+    total, *addends = op.inputs()
+    for addend in addends:
+        total = total + addend
     return total
 
 

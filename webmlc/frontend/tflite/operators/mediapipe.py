@@ -76,10 +76,10 @@ def _transposed_convolution_with_bias(op: Operation) -> Value:
     number, stride_width, stride_height = _integers(op, 3)
     sizes, pads = [], []
     for axis, stride in ((1, stride_height), (2, stride_width)):
-        before = op.size(0, axis, "the size of the input")
+        size = op.size(0, axis, "the size of the input")
         window = op.size(1, axis, "the size of the filters")
-        cut = max(0, window - (before - 1) % stride - 1) if number == PADDING_SAME else 0
-        sizes.append((before, stride * (before - 1) + window - cut, window, stride))
+        cut = max(0, window - (size - 1) % stride - 1) if number == PADDING_SAME else 0
+        sizes.append((size, stride * (size - 1) + window - cut, window, stride))
         pads.append(cut // 2)
     filters = op.read(1, (3, 0, 1, 2))
     return transposed_convolution(op, op.input(0), filters, op.optional(2), sizes=sizes, pads=pads)
@@ -219,8 +219,9 @@ def _landmarks_to_matrix(op: Operation) -> Value:
     left, right = (
         points.element(int(options[f"{side}_rotation_idx"]), 0) for side in ("left", "right")
     )
-    way = (right - left).reshape(2)
-    turn = _turn_by_slope(way) if is_first else _turn_to(way, options["target_rotation_radians"])
+    vector = (right - left).reshape(2)
+    target = 0 if is_first else options["target_rotation_radians"]
+    turn = _turn_to(_rightward(vector) if is_first else vector, target)
     subset = np.array(options["subset" if is_first else "subset_idxs"], np.int64).reshape(-1)
     turned = points.op("Gather", subset, axis=0) @ turn
     largest = turned.op("ReduceMax", (0,), keepdims=0)
@@ -233,25 +234,24 @@ def _landmarks_to_matrix(op: Operation) -> Value:
     return op.build("Concat", rows, below, axis=0).unsqueeze(0)
 
 
-def _turn_by_slope(way: Value) -> Value:
-    """The matrix [[cos, sin], [-sin, cos]] of the angle -atan(y / x) of a vector (version 1)."""
-    x = way.element(0, 0)
-    is_left = x.op("Less", np.float32(0))
-    return _turn_to(is_left.where(-way, way), 0)
+def _rightward(vector: Value) -> Value:
+    """The vector or its opposite: the angle of the result is atan(y / x) (version 1)."""
+    is_left = vector.element(0, 0).op("Less", np.float32(0))
+    return is_left.where(-vector, vector)
 
 
-def _turn_to(way: Value, target: float) -> Value:
+def _turn_to(vector: Value, target: float) -> Value:
     """The matrix [[cos, sin], [-sin, cos]] of the angle from a vector to the `target`, in radians.
 
     The cosine and the sine of the vector's angle are its elements, divided by its length.
     """
-    length = way.op("ReduceL2", (0,))
+    length = vector.op("ReduceL2", (0,))
     is_zero = length.op("Equal", np.float32(0))
-    unit = is_zero.where(np.array([1, 0], np.float32), way / length)
+    unit = is_zero.where(np.array([1, 0], np.float32), vector / length)
     cos, sin = np.cos(target), np.sin(target)
     turns = [[[cos, sin], [sin, -cos]], [[-sin, cos], [cos, sin]]]
     # row, column, element of the unit vector
-    return way.build.constant(np.array(turns, np.float32)) @ unit
+    return vector.build.constant(np.array(turns, np.float32)) @ unit
 
 
 def _by_scale(

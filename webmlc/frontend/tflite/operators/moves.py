@@ -389,8 +389,8 @@ def _dynamic_update(op: Operation) -> Value:
     limits = np.array(operand, np.int64) - np.array(update, np.int64)
     starts = starts.op("Max", np.int64(0)).op("Min", limits)
     grid = np.stack(np.meshgrid(*map(np.arange, update), indexing="ij"), axis=-1)
-    places = op.build.constant(grid.astype(np.int64)) + starts
-    return op.build("ScatterND", op.input(0), places, op.input(1))
+    indices = op.build.constant(grid.astype(np.int64)) + starts
+    return op.build("ScatterND", op.input(0), indices, op.input(1))
 
 
 def _densify(op: Operation) -> Any:

@@ -1,4 +1,4 @@
-"""Rows of operators that fold elements together: products, sums, norms, searches."""
+"""Rows of operators that reduce elements: products, sums, norms, searches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 
 def _reduced(op: Operation, x: Value, onnx_name: str) -> Value:
-    """Fold a value along axes, which are input 1."""
+    """Reduce a value along axes, which are input 1."""
     axes = tuple(op.axis(axis) for axis in op.integers(1, "the axes"))
     keeps = int(bool(op.options.KeepDims))
     return op.build(onnx_name, x, axes, keepdims=keeps, noop_with_empty_axes=1)
@@ -96,7 +96,7 @@ def _cumulative_sum(op: Operation) -> Value:
     )
 
 
-def _places(op: Operation) -> Value:
+def _nonzero_indices(op: Operation) -> Value:
     """The indices of elements that are true, or not zero, [count, rank]."""
     return op.input(0).op("NonZero").transpose(1, 0)
 
@@ -107,20 +107,20 @@ def _quantise(op: Operation) -> Value:
 
 
 def _dequantise(op: Operation) -> Any:
-    """Dequantise. A constant of halves stays one, and `Operation.read` widens it."""
+    """Dequantise. A float16 constant stays float16, and `Operation.read` widens it."""
     array = op.constant(0)
-    is_halves = array is not None and op.tensor(0).element == "FLOAT16"
-    return array if is_halves else op.input(0)
+    is_float16 = array is not None and op.tensor(0).element == "FLOAT16"
+    return array if is_float16 else op.input(0)
 
 
 def _segment_rows(op: Operation, numbers: Value, count: Value, reduction: str) -> Value:
-    """Fold the rows of a tensor by the number of their segment."""
+    """Reduce the rows of a tensor by the number of their segment."""
     tail = [op.size(0, axis, "the size of a row") for axis in range(op.rank(1), op.rank(0))]
     sizes = op.build.constant(np.array(tail, np.int64))
     shape = op.build("Concat", count.reshape(1), sizes, axis=0)
     full = op.build("Expand", op.build.constant(_neutral(op, reduction)), shape)
-    places = numbers.unsqueeze(op.rank(1))
-    return op.build("ScatterND", full, places, op.input(0), reduction=reduction)
+    indices = numbers.unsqueeze(op.rank(1))
+    return op.build("ScatterND", full, indices, op.input(0), reduction=reduction)
 
 
 def _segment_sum(op: Operation) -> Value:
@@ -140,8 +140,8 @@ def _neutral(op: Operation, reduction: str) -> Any:
 
 
 def _unsorted_segments(name: str, reduction: str) -> Row:
-    """The row of a fold of rows by the number of their segment, in any order. Rows of a negative
-    number are dropped: they go into one segment more, which is cut off.
+    """The row of a reduction of rows by the number of their segment, in any order. Rows of a
+    negative number are dropped: they go into one segment more, which is cut off.
     """
 
     def write(op: Operation) -> Value:
@@ -170,7 +170,7 @@ ROWS = (
     _index_of("ARG_MIN", "ArgMin"),
     Row("TOPK_V2", _top_k),
     Row("CUMSUM", _cumulative_sum),
-    Row("WHERE", _places),
+    Row("WHERE", _nonzero_indices),
     Row("QUANTIZE", _quantise),
     Row("DEQUANTIZE", _dequantise),
     Row("SEGMENT_SUM", _segment_sum),
