@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from webmlc.core.errors import InternalError
 from webmlc.package.runtime_files import LIBRARIES, join_modules, runtime_files, shorten
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,16 @@ def test_a_module_comes_after_what_it_imports() -> None:
         "lazy.js": 'import {z,a} from "./shared.js";\nconst c = z;\n',
         "page.js": 'import {b} from "./webmlc.js";\n',
     }
+
+
+def test_modules_that_import_each_other_are_refused() -> None:
+    scripts = {
+        "webmlc.js": 'import { a } from "./a.js";\n',
+        "a.js": 'import { b } from "./b.js";\nexport const a = 1;\n',
+        "b.js": 'import { a } from "./a.js";\nexport const b = 1;\n',
+    }
+    with pytest.raises(InternalError, match=r"each other: a\.js -> b\.js -> a\.js$"):
+        join_modules(scripts)
 
 
 def test_scripts_lose_comments_and_layout() -> None:

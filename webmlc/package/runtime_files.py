@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -125,6 +125,8 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     joined file would not be a valid module. A joined module keeps only the exports that another
     file imports, or that a script re-exports.
 
+    Raises `InternalError` if modules import each other.
+
     >>> a, b = "export const a = 1;\\n", 'import { a } from "./a.js";\\nexport const b = a;\\n'
     >>> main = 'import { b } from "./b.js";\\n'
     >>> join_modules({"a.js": a, "b.js": b, "webmlc.js": main})
@@ -135,21 +137,38 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     imports = {name: [m[3] for m in _IMPORT.finditer(text)] for name, text in scripts.items()}
     imported = {module for modules in imports.values() for module in modules} - {MAIN}
 
-    def collect(name: str, modules: dict[str, None]) -> dict[str, None]:
-        for module in imports[name]:
-            if module in imported and module not in modules:
-                collect(module, modules)
-                modules[module] = None
-        return modules
+    def joined_imports(name: str) -> list[str]:
+        return [module for module in imports[name] if module in imported]
 
-    entries = {name: collect(name, {}) for name in scripts if name not in imported}
-    users = Counter(module for modules in entries.values() for module in modules)
+    orders = {name: _order(name, joined_imports) for name in scripts if name not in imported}
+    users = Counter(module for order in orders.values() for module in order)
     places = {
         module: SHARED if users[module] > 1 else entry
-        for entry, modules in entries.items()
-        for module in (*modules, entry)
+        for entry, order in orders.items()
+        for module in order
     }
     return {file: _join(file, scripts, places) for file in dict.fromkeys(places.values())}
+
+
+def _order(entry: str, imports: Callable[[str], Iterable[str]]) -> list[str]:
+    """The modules that a script imports, directly or not, each after its own imports; then the
+    script. `imports` is called once for each module.
+
+    Raises `InternalError` if modules import each other, because a joined file has an order.
+    """
+    order: dict[str, None] = {}
+
+    def append(module: str, importers: tuple[str, ...]) -> None:
+        if module in importers:
+            cycle = " -> ".join((*importers[importers.index(module) :], module))
+            raise InternalError(f"package: modules of runtime_js import each other: {cycle}")
+        if module not in order:
+            for imported in imports(module):
+                append(imported, (*importers, module))
+            order[module] = None
+
+    append(entry, ())
+    return list(order)
 
 
 def _exported(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> set[str]:
@@ -197,17 +216,13 @@ def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str
     """
     folders = (_folder(), *(_folder() / name for name in (TYPED, LANGUAGE, STANDALONE)))
     paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.js"))}
-    scripts: dict[str, str] = {}
+    texts: dict[str, str] = {}
 
-    def collect(name: str) -> None:
-        if name in scripts:
-            return
-        text = f"const LIBRARY = {name!r};\n" if name in LIBRARIES else _flat(paths[name])
-        for _, _, module in _IMPORT.findall(text):
-            collect(module)
-        scripts[name] = text
+    def imports_of(name: str) -> list[str]:
+        texts[name] = f"const LIBRARY = {name!r};\n" if name in LIBRARIES else _flat(paths[name])
+        return [module for _, _, module in _IMPORT.findall(texts[name])]
 
-    collect(entry)
+    scripts = {name: texts[name] for name in _order(entry, imports_of)}
     script = shorten(_enclosed(_join(entry, scripts, dict.fromkeys(scripts, entry))))
     for name in scripts.keys() & set(LIBRARIES):
         library = _as_constant(paths[name].read_text("utf-8"))
