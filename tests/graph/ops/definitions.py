@@ -1,5 +1,8 @@
-"""What operators of onnxruntime compute, or forms of them, that its CPU has no kernel for: numpy,
-written from the text of their schemas. Each function takes the inputs of a case and its attributes.
+"""Compute in numpy the operators of onnxruntime for which its CPU has no kernel, or only for some
+forms.
+
+The functions are written from the text of the schemas. Each takes the inputs of a case and its
+attributes.
 """
 
 from __future__ import annotations

@@ -154,7 +154,8 @@ def _check_signature(node: Node, row: Operator) -> None:
     if row.signature is not None:
         for name in sorted(node.attributes.keys() - row.signature.attributes):
             raise NotSupportedError(f"the attribute {name!r} is not supported")
-        for index, value in enumerate(node.inputs[row.signature.inputs :], row.signature.inputs):
+        limit = len(node.inputs) if row.signature.inputs is None else row.signature.inputs
+        for index, value in enumerate(node.inputs[limit:], limit):
             if value:
                 raise NotSupportedError(f"input {index}, {value!r}, is not supported")
     for name in sorted(node.attributes.keys() & FLAGS):

@@ -379,9 +379,11 @@ class IndexInput:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The number of inputs of an operator, at most, and the names of its attributes."""
+    """The number of inputs of an operator, at most, and the names of its attributes. None stands
+    for any number of inputs.
+    """
 
-    inputs: int
+    inputs: int | None
     attributes: frozenset[str]
 
 

@@ -15,12 +15,13 @@ _REASONS: dict[str, str] = {
     "image files are decoded by the platform: give the model the pixels": "ImageDecoder",
     "only onnxruntime writes it, into graphs in memory: save the model before this optimisation":
         "MemcpyFromHost MemcpyToHost com.microsoft.MaxpoolWithMask",
-    "its layout is that of one processor: save the optimised model at the level 'extended' at most":
+    "it needs the layout of one kind of processor: save the optimised model at the level 'extended'"
+    " at most":
         "com.microsoft.nchwc.AveragePool com.microsoft.nchwc.Conv"
         " com.microsoft.nchwc.GlobalAveragePool com.microsoft.nchwc.GlobalMaxPool"
         " com.microsoft.nchwc.MaxPool com.microsoft.nchwc.ReorderInput"
         " com.microsoft.nchwc.ReorderOutput com.microsoft.nchwc.Upsample",
-    "its layout is that of one execution provider: save the model before it is partitioned":
+    "it needs the layout of one execution provider: save the model before it is partitioned":
         "com.ms.internal.nhwc.AveragePool com.ms.internal.nhwc.BatchNormalization"
         " com.ms.internal.nhwc.Conv com.ms.internal.nhwc.ConvTranspose"
         " com.ms.internal.nhwc.DepthToSpace com.ms.internal.nhwc.GlobalAveragePool"
@@ -50,7 +51,7 @@ _REASONS: dict[str, str] = {
         " com.microsoft.PackedSparseAttentionIndexerMerge com.microsoft.SparseAttentionIndexer",
     "the bytes of its weights have no documented layout: export the model with MatMulNBits or QMoE":
         "com.microsoft.MatMulFpQ4",
-    "its number format is that of one processor: export the model with QuantizeLinear":
+    "it needs the number format of one kind of processor: export the model with QuantizeLinear":
         "com.microsoft.DequantizeBFP com.microsoft.QuantizeBFP",
     "webmlc has no kernels for it yet: report the model that needs it":
         "com.microsoft.AttnLSTM com.microsoft.BifurcationDetector com.microsoft.DecoderAttention"

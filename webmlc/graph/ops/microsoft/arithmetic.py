@@ -8,7 +8,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.microsoft.rows import MANY, row
+from webmlc.graph.ops.microsoft.rows import row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
@@ -134,7 +134,7 @@ OPS: tuple[Operator, ...] = (
         case("float32[2, 8]", signal_ndim=1, onesided=1, normalized=0)),
     row("Irfft", 1, "normalized onesided signal_ndim", _fourier,
         case("float32[3, 5, 2]", signal_ndim=1, onesided=1, normalized=0)),
-    row("IsAllFinite", MANY, "isinf_only isnan_only", _all_finite, case(X, COMPLEX),
+    row("IsAllFinite", None, "isinf_only isnan_only", _all_finite, case(X, COMPLEX),
         case(X, np.array([1, np.nan], np.float32)),
         case(X, np.array([1, np.nan], np.float32), isinf_only=1),
         case(X, np.array([1, np.inf], np.float32), isnan_only=1)),

@@ -19,7 +19,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
-from webmlc.graph.ops.microsoft.rows import DOMAIN, check_score_bias, known_size, row
+from webmlc.graph.ops.microsoft.rows import DOMAIN, check_score_bias, int64_scalar, known_size, row
 from webmlc.graph.ops.operator import (
     Context,
     Missing,
@@ -184,7 +184,7 @@ class AttentionWriter:
             return None
         count = self.input("length")
         assert count is not None
-        return count.cast(DType.int64).reshape(1).op("Squeeze")
+        return int64_scalar(count)
 
     def joined(
         self, past: Value | None, new: Value, length: Value | None, axis: int = 2

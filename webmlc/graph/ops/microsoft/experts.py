@@ -66,17 +66,17 @@ def _mixture(context: Context, build: Builder, layers: Layers) -> Value:
     number = as_int(product(context.shape(0)[:-1]))
     if number is not None and 2 * number * context.count("k", 1) <= count:
         first, second, third = layers
-        chosen = (first.at(build, places), second.at(build, places),
-                  third and third.at(build, places))  # fmt: skip
-        y = _feed(context, build, tokens.unsqueeze(1, 2), chosen, 4)
-        total = build("ReduceSum", y * shares.unsqueeze(2, 3), [1, 2], keepdims=0)
+        selected = (first.at(build, places), second.at(build, places),
+                    third and third.at(build, places))  # fmt: skip
+        y = _feed(context, build, tokens.unsqueeze(1, 2), selected, 4)
+        output = build("ReduceSum", y * shares.unsqueeze(2, 3), [1, 2], keepdims=0)
     else:
         y = _feed(context, build, tokens.unsqueeze(0), layers, 3)
         zeros = build("ConstantOfShape", build.inputs[1].op("Shape"),
                       value=np.zeros(1, context.dtype(0).numpy))  # fmt: skip
         mixing = build("ScatterElements", zeros, places, shares, axis=1)
-        total = build("ReduceSum", y * mixing.transpose(1, 0).unsqueeze(2), [0], keepdims=0)
-    return total.op("Reshape", x.op("Shape"))
+        output = build("ReduceSum", y * mixing.transpose(1, 0).unsqueeze(2), [0], keepdims=0)
+    return output.op("Reshape", x.op("Shape"))
 
 
 def _routes(context: Context, build: Builder) -> tuple[Value, Value]:

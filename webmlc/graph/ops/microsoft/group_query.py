@@ -18,7 +18,7 @@ from webmlc.graph.ir import Array
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.positions import angles, rotate
-from webmlc.graph.ops.microsoft.rows import DOMAIN, check_score_bias, known_size, row
+from webmlc.graph.ops.microsoft.rows import DOMAIN, check_score_bias, int64_scalar, known_size, row
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import ONE, ZERO, canonical, check_shapes, require
 
@@ -52,18 +52,18 @@ class _Rows:
         ):
             raise NotSupportedError(f"a total sequence length of {count}")
         size = as_expr(count if past_k is None else maximum(count, context.shape(3)[2]))
-        last, longest = (build.inputs[i].cast(DType.int64).reshape(n) for i, n in ((5, -1), (6, 1)))
+        last = build.inputs[5].cast(DType.int64).reshape(-1)
         last = require_within(build, last, canonical(size))
         zero = build.constant(np.int64(0))
         new = queries.size(2)
         stored = zero if past_k is None else past_k.size(2)
-        whole = build("Squeeze", longest)
+        longest = int64_scalar(build.inputs[6])
         past = last + 1 - new
-        is_first = new.op("Equal", whole)
+        is_first = new.op("Equal", longest)
         past = is_first.where(0, past)  # a first prompt has no past
         steps = build("Range", 0, new, 1)
         places = past.unsqueeze(1) + steps
-        return _Rows(build, past, places, build("Max", stored, whole), steps, is_first)
+        return _Rows(build, past, places, build("Max", stored, longest), steps, is_first)
 
     def rotated(self, position_ids: Value | None) -> Value:
         """The positions by which new tokens are rotated: their own, or `position_ids`, [B, S].
@@ -205,12 +205,12 @@ def _sparse(context: Context, build: Builder) -> tuple[Result, ...]:
     attribute, heads, block = context.attribute, context.count("num_heads"), _block_size(context)
     mask = _block_mask(context)
     lengths = lengths.cast(DType.int64)
-    whole = total.cast(DType.int64).reshape(1).op("Squeeze")
+    longest = int64_scalar(total)
     new = q.size(1)
-    past = new.op("Equal", whole).where(0, lengths - new)
+    past = new.op("Equal", longest).where(0, lengths - new)
     rows = (past.unsqueeze(1) + build("Range", 0, new, 1)) / block
     rows = build("Min", rows, build.constant(np.int64(mask.shape[1] - 1)))
-    columns = build("Range", 0, whole, 1) / block
+    columns = build("Range", 0, longest, 1) / block
     by_row = build("Gather", build.constant(mask), rows, axis=1)
     is_visible = build("Gather", by_row, columns, axis=3).transpose(1, 0, 2, 3)
     if len(mask) > 1:

@@ -145,8 +145,8 @@ def _check_window(context: Context, window: int) -> None:
 def _slots(build: Builder, states: Value, count: Value, window: int) -> Value:
     """The last `window` of stacked states. Slots before the first token are zero."""
     places = count - window + np.arange(window)
-    chosen = build("Gather", states, build("Max", places, 0), axis=0)
-    return places.op("GreaterOrEqual", 0).reshape(-1, 1, 1, 1, 1).where(chosen, 0)
+    window_states = build("Gather", states, build("Max", places, 0), axis=0)
+    return places.op("GreaterOrEqual", 0).reshape(-1, 1, 1, 1, 1).where(window_states, 0)
 
 
 # -- CausalConvWithState ---------------------------------------------------------------------------

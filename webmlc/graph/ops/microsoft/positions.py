@@ -34,22 +34,22 @@ def rotate(
     token, whose cosines and sines `turns` holds. The other elements do not change.
     """
     cos, sin = turns
-    turning = x.slice(0, width, 3)
+    channels = x.slice(0, width, 3)
     tail = x.slice(width, 2**31 - 1, 3)
     if interleaved:
-        pairs = turning.reshape(0, 0, 0, -1, 2)
+        pairs = channels.reshape(0, 0, 0, -1, 2)
         left, right = (pairs.element(i, 4) for i in range(2))
     else:
-        left = turning.slice(0, width // 2, 3)
-        right = turning.slice(width // 2, width, 3)
+        left = channels.slice(0, width // 2, 3)
+        right = channels.slice(width // 2, width, 3)
     first = left * cos - right * sin
     second = left * sin + right * cos
     if interleaved:
         columns = (part.unsqueeze(4) for part in (first, second))
-        turned = build("Concat", *columns, axis=4).reshape(0, 0, 0, -1)
+        rotated_channels = build("Concat", *columns, axis=4).reshape(0, 0, 0, -1)
     else:
-        turned = build("Concat", first, second, axis=3)
-    return build("Concat", turned, tail, axis=3)
+        rotated_channels = build("Concat", first, second, axis=3)
+    return build("Concat", rotated_channels, tail, axis=3)
 
 
 def _rotary(context: Context, build: Builder) -> Value:

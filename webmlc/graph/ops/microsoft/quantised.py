@@ -15,7 +15,6 @@ from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.microsoft.rows import (
     DOMAIN,
-    MANY,
     WINDOWS,
     channels_last,
     channels_second,
@@ -82,7 +81,7 @@ def _softmax(context: Context, build: Builder) -> Value:
 
 
 def _conv(context: Context, build: Builder) -> Value:
-    """Expand QLinearConv: that of ai.onnx, over feature maps whose channels may come last."""
+    """Expand QLinearConv, whose channels may come last, to the QLinearConv of ai.onnx."""
     attributes, inputs = dict(context.node.attributes), list(build.inputs)
     if not attributes.pop("channels_last", 0):
         return build("QLinearConv", *inputs, **attributes)
@@ -210,7 +209,7 @@ OPS: tuple[Operator, ...] = (
     row("QLinearGlobalAveragePool", 5, "channels_last", _of_floats("GlobalAveragePool", 1),
         case(MAP, S, Z, T, V),
         case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, channels_last=1)),
-    row("QLinearConcat", MANY, "axis", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
+    row("QLinearConcat", None, "axis", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
     row("QLinearWhere", 9, "", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
     row("QLinearSoftmax", 5, "axis opset", _softmax,
         replace(SOFTMAX, attributes={"opset": 13}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, Result, Signature
@@ -14,15 +15,13 @@ from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 DOMAIN = "com.microsoft"
 Expansion = Callable[[Context, Builder], Result | tuple[Result, ...]]
-MANY = 1 << 31
-"""The number of inputs of an operator that takes any number of them."""
 WINDOWS = "auto_pad kernel_shape pads strides"
 """The attributes of operators that run windows over feature maps."""
 
 
 def row(
     name: str,
-    inputs: int,
+    inputs: int | None,
     attributes: str,
     expand: Expansion,
     *cases: Case,
@@ -31,10 +30,10 @@ def row(
 ) -> Operator:
     """Make the row of an operator that expands to other operators.
 
-    `inputs` is the number of inputs that the row reads, and `attributes` lists the attributes. onnx
-    has no schemas of these operators, so it refuses no input or attribute that does not exist. A
-    row must not ignore an unknown input or attribute in silence: a newer onnxruntime may have added
-    it, and compute another result with it.
+    `inputs` is the number of inputs that the row reads, or None if it reads any number of them, and
+    `attributes` lists the attributes. onnx has no schemas of these operators, so it refuses no
+    input or attribute that does not exist. A row must not ignore an unknown input or attribute in
+    silence: a newer onnxruntime may have added it, and compute another result with it.
     """
     signature = Signature(inputs, frozenset(attributes.split()))
     return Operator(
@@ -69,6 +68,11 @@ def known_size(size: Expr, description: str) -> int:
     if value is None:
         raise NotSupportedError(f"{description} is symbolic")
     return value
+
+
+def int64_scalar(value: Value) -> Value:
+    """The number in a tensor of one element, as an int64 scalar."""
+    return value.cast(DType.int64).reshape(1).op("Squeeze")
 
 
 def channels_second(value: Value, rank: int) -> Value:
