@@ -29,7 +29,6 @@ Array = NDArray[Any]
 class HostValues:
     """The `symbols` so far, the `bytes` of each value on the host, and the `shapes` of the values
     that a `Move` named. `lists` has the values that a `Collect` appended, with their shapes.
-    `item_bytes` has the bytes of an element of each buffer, once a value is checked.
     """
 
     program: Program
@@ -37,7 +36,6 @@ class HostValues:
     bytes: dict[str, Array]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lists: dict[str, list[tuple[Array, tuple[int, ...]]]] = field(default_factory=dict)
-    item_bytes: dict[str, int] = field(default_factory=dict)
 
     def bind(self, segment: Bind | Measure) -> Mapping[str, int]:
         """Bind the symbols of a segment, and return them. Symbols of later segments are forgotten,
@@ -123,19 +121,13 @@ class HostValues:
         Raises `PackageError` if it has another number of bytes.
         """
         data, shape = self.read(source), self._evaluate(sizes)
-        needed = prod(shape) * self._item_bytes(target)
+        needed = prod(shape) * self.program.item_bytes[target]
         if data.nbytes < needed or (data.nbytes > needed and not self._has_states):
             raise PackageError(
                 f"manifest.json: {source!r} has {data.nbytes} bytes, but {target!r} of shape "
                 f"{shape} has {needed}"
             )
         return data, shape
-
-    def _item_bytes(self, name: str) -> int:
-        """The bytes of an element of a buffer."""
-        if not self.item_bytes:
-            self.item_bytes = {b.name: b.dtype.bytes for b in self.program.buffers}
-        return self.item_bytes[name]
 
     @property
     def _has_states(self) -> bool:

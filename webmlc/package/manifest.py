@@ -396,6 +396,11 @@ class Program(Record, dict=True):
         """The buffer of this name, which must exist."""
         return next(b for b in self.buffers if b.name == name)
 
+    @cached_property
+    def item_bytes(self) -> Mapping[str, int]:
+        """The bytes of an element of each buffer. Cached: the host reads them in each iteration."""
+        return {buffer.name: buffer.dtype.bytes for buffer in self.buffers}
+
     def values(self, symbols: Mapping[str, int]) -> dict[str, int]:
         """The symbols, and the named sizes that these symbols determine."""
         return values_of(self.sizes, symbols)

@@ -64,7 +64,7 @@ class Population:
     def drawn(self, count: int) -> list[Any]:
         """At most `count` random members, which were not asked for."""
         try:
-            return self._new(count, lambda: self.space.random(self.generator))
+            return self._unasked(count, lambda: self.space.random(self.generator))
         except ValueError:  # the constraints leave next to none
             return []
 
@@ -89,7 +89,7 @@ class Population:
                 pass
             return parent
 
-        return self._new(count, child) if elite else []
+        return self._unasked(count, child) if elite else []
 
     def _cross(self, one: Any, other: Any) -> Any:
         """A member that takes each leaf from one of two members. Raises `ValueError` if constraints
@@ -103,7 +103,7 @@ class Population:
         }
         return self.space.mended(self.space.at(chosen), self.generator)
 
-    def _new(self, count: int, draw: Callable[[], Any]) -> list[Any]:
+    def _unasked(self, count: int, draw: Callable[[], Any]) -> list[Any]:
         """At most `count` different members that were not asked for."""
         members: dict[Any, None] = {}
         for _ in range(count + SPARE_DRAWS):
