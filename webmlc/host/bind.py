@@ -43,14 +43,14 @@ def read_inputs(manifest: Manifest, inputs: Mapping[str, Array]) -> dict[str, Ar
 def check_names(ports: Sequence[AnyPort], inputs: Mapping[str, Any]) -> None:
     """Raise `InputError` if the names of some inputs are not the names of the ports."""
     names = [port.name for port in ports]
-    takes = (
-        ", ".join(f"{p.name!r} ({ModelPort.of(p).dtype}{shape_text(p.shape)})" for p in ports)
-        or "none"
-    )
     if unknown := [name for name in inputs if name not in names]:
-        raise InputError(f"no input is named {unknown[0]!r}; the model takes {takes}")
-    if missing := [name for name in names if name not in inputs]:
-        raise InputError(f"input {missing[0]!r} is missing; the model takes {takes}")
+        problem = f"no input is named {unknown[0]!r}"
+    elif missing := [name for name in names if name not in inputs]:
+        problem = f"input {missing[0]!r} is missing"
+    else:
+        return
+    takes = [f"{p.name!r} ({ModelPort.of(p).dtype}{shape_text(p.shape)})" for p in ports]
+    raise InputError(f"{problem}; the model takes {', '.join(takes) or 'none'}")
 
 
 def bind(
