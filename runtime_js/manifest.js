@@ -198,20 +198,21 @@ export function readInputs(manifest, inputs) {
   const tensors = [];
   for (const port of ports) {
     const value = inputs?.[port.name];
-    if (value === undefined) throw wrongNames(manifest, inputs);
+    if (value === undefined) throw wrongNames(ports, inputs);
     tensors.push(checkTensor(port, value));
   }
-  if (inputs && Object.keys(inputs).length > ports.length) throw wrongNames(manifest, inputs);
+  if (inputs && Object.keys(inputs).length > ports.length) throw wrongNames(ports, inputs);
   return tensors;
 }
 
-/** The error for inputs that have other names than the model's. @param {Manifest} manifest @param {Record<string, any>} inputs */
-function wrongNames({ inputs: ports }, inputs) {
-  const signature = ports.map(({ name, dtype, shape }) => `"${name}" (${dtype}${text(shape)})`).join(", ") || "none";
+/** The error for inputs that have other names than the ports; undefined if the names are right. @param {readonly { name: string, dtype: string, shape: readonly any[] }[]} ports @param {Record<string, any>} inputs */
+export function wrongNames(ports, inputs) {
   const unknown = Object.keys(inputs ?? {}).find((key) => !ports.some(({ name }) => name === key));
-  if (unknown !== undefined) return new InputError(`no input is named "${unknown}"; the model takes ${signature}`);
   const missing = ports.find(({ name }) => inputs?.[name] === undefined);
-  return new InputError(`input "${missing?.name}" is missing; the model takes ${signature}`);
+  if (unknown === undefined && !missing) return undefined;
+  const problem = unknown === undefined ? `input "${missing?.name}" is missing` : `no input is named "${unknown}"`;
+  const signature = ports.map(({ name, dtype, shape }) => `"${name}" (${dtype}${text(shape)})`).join(", ") || "none";
+  return new InputError(`${problem}; the model takes ${signature}`);
 }
 
 /**

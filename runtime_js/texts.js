@@ -8,7 +8,7 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { described } from "./kinds.js";
-import { elementCount } from "./manifest.js";
+import { elementCount, wrongNames } from "./manifest.js";
 import { chosenOutputs } from "./run_options.js";
 
 /** @import { TextPort, Texts } from "./types.d.ts" */
@@ -60,7 +60,8 @@ export async function withTexts(model, texts) {
   const profile = model.profile.bind(model);
   const feedsOf = (/** @type {Record<string, any>} */ inputTensors) => {
     const values = new Values(words, numbers, counters);
-    checkNames(inputs, inputTensors);
+    const wrong = wrongNames(inputs, inputTensors);
+    if (wrong) throw wrong;
     for (const [name, { shape, texts: data }] of Object.entries(texts.constants)) values.set(name, { dtype: "string", shape, data });
     /** @type {Map<string, number>} */
     const sizes = new Map();
@@ -115,15 +116,6 @@ function numericResults({ results, outputs: chosen }, outputs, names) {
   const array = entries.find(([name, result]) => names.has(name) && result !== "gpu");
   if (array) throw new InputError(`results has an array for "${array[0]}", which holds texts: these come in new arrays`);
   return Object.fromEntries(entries.filter(([name]) => !names.has(name)));
-}
-
-/** Throw InputError if the names of some inputs are not those of the ports. @param {Port[]} ports @param {Record<string, any>} inputTensors */
-function checkNames(ports, inputTensors) {
-  const takes = ports.map(({ name, dtype, shape }) => `"${name}" (${dtype}[${shape.join(", ")}])`).join(", ");
-  const unknown = Object.keys(inputTensors ?? {}).find((key) => !ports.some(({ name }) => name === key));
-  if (unknown !== undefined) throw new InputError(`no input is named "${unknown}"; the model takes ${takes}`);
-  const missing = ports.find(({ name }) => inputTensors?.[name] === undefined);
-  if (missing) throw new InputError(`input "${missing.name}" is missing; the model takes ${takes}`);
 }
 
 /**
