@@ -180,8 +180,8 @@ def _quantised_layer(context: Context, build: Builder, number: int) -> _Layer:
         raise NotSupportedError(f"weights of {bits} bits")
     experts, rows = packed.shape[:2]
     dtype = DType(f"uint{bits}")
-    elements = unpack_bits(packed.reshape(experts * rows, -1), bits)
-    columns = elements.shape[1]
+    elements = unpack_bits(packed.reshape(experts, rows, -1), bits)
+    columns = elements.shape[2]
     block = int(context.attribute("block_size", 0)) or columns
     blocks = -(-columns // block)
     zeros = np.full((experts, rows, blocks), 1 << (bits - 1))
@@ -192,10 +192,10 @@ def _quantised_layer(context: Context, build: Builder, number: int) -> _Layer:
         if packed_zeros.ndim == 2:  # packed along the rows
             zeros = unpack_bits(packed_zeros, bits)[:, :rows, None]
         else:
-            lines = packed_zeros.reshape(experts * rows, -1)
-            zeros = unpack_bits(lines, bits)[:, :blocks].reshape(experts, rows, blocks)
+            lines = unpack_bits(packed_zeros.reshape(experts, rows, -1), bits)
+            zeros = lines[..., :blocks].reshape(experts, rows, blocks)
     weights = build(
-        "DequantizeLinear", build.constant(elements.reshape(experts, rows, columns), dtype),
+        "DequantizeLinear", build.constant(elements, dtype),
         scales.reshape(experts, rows, blocks), build.constant(zeros, dtype), axis=2,
         block_size=block,
     )  # fmt: skip

@@ -209,14 +209,17 @@ def _unpacked(context: Context, build: Builder, index: int, bits: int, width: in
     packed = context.constant(index)
     if packed is None:
         raise NotSupportedError("weights that are not constant")
-    elements = unpack_bits(packed.reshape(-1, packed.shape[-1]), bits)[:, :width]
-    return build.constant(elements.reshape(*packed.shape[:-1], -1), DType(f"uint{bits}"))
+    elements = np.ascontiguousarray(unpack_bits(packed, bits)[..., :width])
+    return build.constant(elements, DType(f"uint{bits}"))
 
 
 def unpack_bits(packed: Array, bits: int) -> Array:
-    """Unpack the elements of rows of bytes. The first element of a byte is in its lowest bits."""
+    """Unpack the elements of bytes along the last axis. The first element of a byte is in its
+    lowest bits.
+    """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
+    elements = packed[..., None] >> shifts & ((1 << bits) - 1)
+    return elements.reshape(*packed.shape[:-1], packed.shape[-1] * len(shifts))
 
 
 BNB4 = (np.arange(80) * 37 % 256).astype(np.uint8)
