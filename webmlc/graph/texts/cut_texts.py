@@ -148,14 +148,12 @@ class _Cut:
 
     def takes(self, context: Context) -> tuple[TextStep, ...] | None:
         """The steps of a node that takes parts of a tensor; None if only a run knows which."""
-        node, constants, shape = context.node, self.function.constants, context.shape(0)
+        node, shape = context.node, context.shape(0)
         value, result = node.inputs[0], node.outputs[0]
         if node.op == "Slice":
             parts = [(axis, *part) for axis, part in enumerate(slices(context))]
             whole = [(axis, const(0), size, 1) for axis, size in enumerate(shape)]
-            cut = [part for part, all_ in zip(parts, whole, strict=True) if part != all_] or whole[
-                :1
-            ]
+            cut = [p for p, axis in zip(parts, whole, strict=True) if p != axis] or whole[:1]
             names = [value, *(f"{result}.{axis}" for axis, *_ in cut[1:]), result]
             numbers = [(a, as_int(first), as_int(count), step) for a, first, count, step in cut]
             if any(None in part for part in numbers):
@@ -166,33 +164,30 @@ class _Cut:
             )
         axis = context.axis(0)
         size = as_int(shape[axis])
-        if node.op == "Split" and size is None:
-            return None
         if node.op == "Split":
+            if size is None:
+                return None
             sizes = [as_int(self.function.types[o].shape[axis]) or 0 for o in node.outputs]
             return tuple(
                 Take(value, output, axis, tuple(range(end - part, end)))
                 for output, part, end in zip(node.outputs, sizes, accumulate(sizes), strict=True)
             )
-        indices = constants.get(node.inputs[1])
+        indices = self.function.constants.get(node.inputs[1])
         if indices is None:
             return None
-        indexes = [int(i) for i in indices.reshape(-1)]
-        places = tuple(i + size if i < 0 and size is not None else i for i in indexes)
-        if min(places, default=0) < 0 or (size is not None and max(places, default=0) >= size):
+        signed = [int(i) for i in indices.reshape(-1)]
+        positions = tuple(i + size if i < 0 and size is not None else i for i in signed)
+        if min(positions, default=0) < 0 or (
+            size is not None and max(positions, default=0) >= size
+        ):
             return None  # the program counts from the end, and reports an index out of range
         if indices.ndim == 1:
-            return (Take(value, result, axis, places),)
+            return (Take(value, result, axis, positions),)
         view = _view(shape, self.function.types[result].shape)
+        if view is None:
+            return None
         middle = f"{result}.parts"
-        return (
-            None
-            if view is None
-            else (
-                Take(value, middle, axis, places),
-                View(middle, result, view),
-            )
-        )
+        return Take(value, middle, axis, positions), View(middle, result, view)
 
     def check(self, nodes: Iterable[Node]) -> None:
         """Raise `UnsupportedError` for nodes of the program that read late values, and for outputs
