@@ -84,10 +84,15 @@ export async function withTexts(model, texts) {
       for (const [name, tensor] of Object.entries(tensors)) values.set(name, tensor);
       values.compute(texts.after);
     }
-    return Object.fromEntries(chosen.map((name) => [name, names.has(name) ? values.texts(name) : tensors[name]]));
+    return Object.fromEntries(chosen.map((name) => [name, names.has(name) ? copied(values.texts(name)) : tensors[name]]));
   };
   model.profile = async (/** @type {Record<string, any>} */ inputTensors) => profile(feedsOf(inputTensors).feeds);
   return model;
+}
+
+/** A value in arrays of its own: constants stay as they are, and outputs share nothing. @param {Value} value */
+function copied({ dtype, shape, data }) {
+  return { dtype, shape: [...shape], data: Array.from(data) };
 }
 
 /**

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,40 @@ def test_the_command_line_takes_texts(
     check = check_model(tmp_path / "mail.onnx", build_package, CheckOptions("wasm"))
     assert check.verdict == "passed", check.rows()
     assert {output.sizes for output in check.outputs} == {"", "n = 2"}
+
+
+CHANGED_OUTPUTS = """
+import { load } from "./webmlc.js";
+const model = await load(new URL("./", import.meta.url), { device: "wasm", threads: 1 });
+const x = { dtype: "string", shape: [1, 2], data: ["a", "b"] };
+const runs = [];
+for (let i = 0; i < 2; i++) {
+  const outputs = await model.run({ x });
+  runs.push(Object.values(outputs).map(({ data }) => [...data]));
+  for (const { data } of Object.values(outputs)) data.fill("changed");
+}
+console.log(JSON.stringify({ runs, x: x.data }));
+await model.dispose();
+"""
+
+
+def test_outputs_share_nothing_with_constants_inputs_or_each_other(tmp_path: Path) -> None:
+    model = model_of("""g (string[1, 2] x) => (string[1] c, string[1, 2] y, string[2, 1] z) {
+        c = Constant<value_strings = ["fixed"]>()
+        y = Identity(x)
+        shape = Constant<value_ints = [2, 1]>()
+        z = Reshape(x, shape)
+    }""")
+    webmlc.build(model, tmp_path, target="wasm")
+    expected_texts = [["fixed"], ["a", "b"], ["a", "b"]]
+    script = tmp_path / "change.mjs"
+    script.write_text(CHANGED_OUTPUTS, "utf-8")
+    answer = json.loads(subprocess.check_output(["node", str(script)]))
+    assert answer == {"runs": [expected_texts] * 2, "x": ["a", "b"]}
+    x, loaded = texts(["a", "b"]), webmlc.load(tmp_path)
+    for _ in range(2):
+        outputs = loaded.run({"x": x})
+        assert [array.ravel().tolist() for array in outputs.values()] == expected_texts
+        for array in outputs.values():
+            array[...] = "changed"
+        assert x.tolist() == [["a", "b"]]

@@ -107,10 +107,12 @@ class _Cut:
         for port in self.record.outputs:
             elements = function.sequences.get(port.name)
             names += elements if isinstance(elements, tuple) and elements else (port.name,)
+        scope = Scope.of(function)
+        types = [(name, scope.type_of(name)) for name in function.outputs]
         return tuple(
-            TextPort(name, function.types[name].shape, position)
-            for position, name in enumerate(function.outputs)
-            if name in names
+            TextPort(name, type_.shape, position)
+            for position, (name, type_) in enumerate(types)
+            if name in names and type_ is not None
         )
 
     def hosts(self, node: Node) -> bool:
