@@ -161,6 +161,19 @@ def test_blocks_that_do_not_fit_stay_dequantised(
     assert {op, "DequantizeLinear"} <= operators(use_block_products(graph_of(model)))
 
 
+@pytest.mark.parametrize("op", ["MatMul", "Gemm", "Gather"])
+@pytest.mark.parametrize("dtype", [INT4, UINT4, INT8, UINT8])
+def test_the_axis_of_a_single_scale_is_ignored(op: str, dtype: int, tmp_path: Path) -> None:
+    model, x = dequantised(op, dtype, axis=1, block=0, zeros=False)
+    dequantise, scales = model.graph.node[0], model.graph.initializer[1]
+    scales.CopyFrom(numpy_helper.from_array(np.float32(0.25), "scales"))
+    dequantise.attribute[0].i = 5
+    expected = by_onnxruntime(model, {"x": x})
+    webmlc.build(model, tmp_path, target="wasm")
+    got = webmlc.load(tmp_path).run({"x": x})["y"]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
 def test_a_product_of_dequantised_blocks_on_each_device(tmp_path: Path) -> None:
     model, x = dequantised("Gemm", INT4, axis=1, shape=(24, 50))
     expected = by_onnxruntime(model, {"x": x})

@@ -267,12 +267,12 @@ def dequantised_blocks(rewriting: Rewriting, value: str, row_axis: int) -> Block
 def _block_size(context: Context, maker: Node, row_axis: int, depth: int, bits: int) -> int | None:
     """The size of the blocks of rows; `None` if blocks do not lie along the rows."""
     scale = context.shape(1)
-    block, axis = int(maker.attributes.get("block_size", 0)), context.axis(1)
+    block = int(maker.attributes.get("block_size", 0))
     if block and len(scale) == 2:
-        fits = axis == 1 - row_axis and block * bits % _WORD_BITS == 0
+        fits = context.axis(1) == 1 - row_axis and block * bits % _WORD_BITS == 0
         return block if fits else None
-    is_single = all(size == ONE for size in scale)
-    if bits > 4 or not (is_single or (len(scale) == 1 and axis == row_axis)):
+    is_single = all(size == ONE for size in scale)  # its axis is ignored, and may be outside
+    if bits > 4 or not (is_single or (len(scale) == 1 and context.axis(1) == row_axis)):
         return None
     return next((size for size in _BLOCKS if depth % size == 0), _BLOCKS[-1])
 
