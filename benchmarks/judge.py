@@ -16,6 +16,8 @@ from benchmarks.results import Entry, Results, ratio, row_of
 
 THREADS = (1, 2)
 """The numbers of threads that are compared."""
+FRAME_MS = 33
+"""The milliseconds between two frames of a camera, which gives 30 a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ def judge(results: Results) -> list[Verdict]:
         *_shares(models),
         *_scaling(models),
         *_quantised(models),
+        *_frames(models),
         *_resources(models),
     ]
 
@@ -101,6 +104,16 @@ def _quantised(models: dict[str, Entry]) -> Iterator[Verdict]:
     if rows[0] and rows[1]:
         figure = rows[0]["ms"] / rows[1]["ms"]
         yield _at_least("micro_kws: floats over quantised", figure, 1.0)
+
+
+def _frames(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """The latency of LiteRT.js over webmlc's on frames of a camera, every 33 ms."""
+    for threads, least in ((1, 2.0), (2, 2.3)):
+        figures = (ratio(e, threads, None, "litert", FRAME_MS) for e in models.values())
+        ratios = [figure for figure in figures if figure is not None]
+        if ratios:
+            title = f"{threads} thread(s), every {FRAME_MS} ms: times LiteRT.js, geometric mean"
+            yield _at_least(title, geometric_mean(ratios), least, f" ({len(ratios)} models)")
 
 
 def _resources(models: dict[str, Entry]) -> Iterator[Verdict]:

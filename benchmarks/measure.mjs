@@ -1,7 +1,7 @@
 // Time engines side by side in one Chromium.
 //
-//   in (stdin):   { mounts, runs, warmup, loads, profiles, flops, groups: [{ model, device, threads, engines: [{ engine, variant?, folder? }] }] }
-//   out (stdout): { browser, limits: { model: GFLOPS }, rows: [{ model, device, threads, engine, variant, latencies, first, load, error,
+//   in (stdin):   { mounts, runs, warmup, loads, profiles, flops, groups: [{ model, device, threads, interval?, engines: [{ engine, variant?, folder? }] }] }
+//   out (stdout): { browser, limits: { model: GFLOPS }, rows: [{ model, device, threads, interval?, engine, variant, latencies, first, load, error,
 //                 version, bytes, weights, memory, profile? } | { ..., failure }] }
 //   stderr:       one line per group, while it works
 //
@@ -16,12 +16,13 @@ import { openWatched, processesOf } from "./processes.mjs";
 
 const PAUSE_MS = 30; // the time in which the threads of the previous engine fall asleep
 const WARM = { runs: 40, ms: 2000 }; // rounds of all engines, and their time, whichever ends first: V8 optimises small models meanwhile
+const SERIES = 15; // runs of a turn of a group with an interval
 const MEMORY_RUNS = 5; // after these, engines have allocated what their runs need
 const LOAD_LIMIT_MS = 180_000;
 const IDLE = { ms: 100, share: 0.05, tries: 50 }; // idle: at most this share of a core for this time; threads that spin are never idle
 
-const WEIGHTS = /\.(safetensors|onnx)$|\/constants-\d+\.bin$/;
-const SCAFFOLDING = /^\/bench\/|\/data\.json$|\/(inputs|outputs)-\d+\.bin$/;
+const WEIGHTS = /\.(safetensors|onnx|tflite)$|\/constants-\d+\.bin$/;
+const SCAFFOLDING = /^\/bench\/|\/(data|package)\.json$|\/(inputs|outputs)-\d+\.bin$/;
 
 /** Wait until the browser is idle. */
 async function untilIdle(browser) {
@@ -104,8 +105,9 @@ async function measureMemory(browser, server, group, engine) {
 }
 
 async function measureGroup(browser, server, job, group) {
-  const { model, device, threads, engines } = group;
-  const rows = engines.map((engine) => ({ model, device, threads, ...engine }));
+  const { model, device, threads, interval, engines } = group;
+  const turn = interval === undefined ? { count: 1, interval: 0 } : { count: SERIES, interval };
+  const rows = engines.map((engine) => ({ model, device, threads, ...(interval !== undefined && { interval }), ...engine }));
   const pages = await openPages(browser, server, group, rows, job.loads);
   for (const { row } of pages) row.latencies = [];
   for (let round = 0, timed = 0, spent = 0; timed < job.runs; round++) {
@@ -116,20 +118,21 @@ async function measureGroup(browser, server, job, group) {
       if (row.failure) continue;
       await page.waitForTimeout(PAUSE_MS);
       try {
-        const latency = await page.evaluate(async () => (await globalThis.bench).run());
-        spent += latency;
-        if (!isWarmup) row.latencies.push(latency);
+        const begin = performance.now();
+        const latencies = await page.evaluate(async ({ count, interval }) => (await globalThis.bench).series(count, interval), turn);
+        spent += performance.now() - begin;
+        if (!isWarmup) row.latencies.push(...latencies);
       } catch (error) {
         row.failure = error.message;
       }
     }
   }
   for (const { row, page, context } of pages) {
-    if (!row.failure && row === rows[0] && group.device === "wasm" && group.threads === 1) row.profile = await profile(page, job.profiles);
+    if (!row.failure && row === rows[0] && device === "wasm" && threads === 1 && interval === undefined) row.profile = await profile(page, job.profiles);
     await context.close();
   }
   for (const [number, row] of rows.entries()) {
-    if (row.failure || device !== "wasm") continue;
+    if (row.failure || device !== "wasm" || interval !== undefined) continue;
     try {
       row.memory = await measureMemory(browser, server, group, engines[number]);
     } catch (error) {

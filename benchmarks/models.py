@@ -1,9 +1,10 @@
 """Prepare the models that are measured: each becomes a folder that every engine can read.
 
-In: a name of `named()`, or the path of an ONNX file. Out: `build/benchmarks/<model>/`. It holds
-`model.onnx`; `package/`, built by webmlc; random inputs, and the outputs of native onnxruntime for
-them, as raw files that `data.json` names; and `ready.json`, the compiler's figures of the package:
-a `Ready`.
+In: a name of `named()` or of MediaPipe's models, or the path of an ONNX or a TensorFlow Lite file.
+Out: `build/benchmarks/<model>/`. It holds `model.onnx`; `model.tflite`, if the model is of
+TensorFlow Lite; `package/`, built by webmlc; random inputs, and the outputs of native onnxruntime
+for them, as raw files that `data.json` names; and `ready.json`, the compiler's figures of the
+package: a `Ready`. The `model.onnx` of a TensorFlow Lite file is what webmlc converts the file to.
 
     prepare("squeezenet", Path("build/benchmarks"), "both", {})
 """
@@ -14,8 +15,9 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,9 +30,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.direct_flops import direct_flops
+from benchmarks.mediapipe import NAMES, mediapipe_files
 from benchmarks.tfjs_graph import tfjs_graph
 from webmlc.build_options import AdapterName, BuildOptions, TargetName
 from webmlc.core.machine import Device
+from webmlc.frontend.doors.door import Example
+from webmlc.frontend.tflite.export_tflite import export_tflite
+from webmlc.frontend.tflite.file import open_tflite
+from webmlc.frontend.tflite.operators import mediapipe
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
 from webmlc.pipeline import compile_model
@@ -58,14 +65,15 @@ Arrays = Mapping[str, NDArray[Any]]
 class Ready:
     """A model's folder, and the figures that are known before it runs.
 
-    `build_seconds` is processor time. `steps` maps each device to the flops, bytes moved and least
-    bytes of every step of the package's program, in order. `convolutions` holds the flops of the
-    ONNX nodes that convolve, counted directly.
+    `build_seconds` is processor time. `peers` are the engines that can run it on the CPU. `steps`
+    maps each device to the flops, bytes moved and least bytes of every step of the package's
+    program, in order. `convolutions` holds the flops of the ONNX nodes that convolve, counted
+    directly.
     """
 
     name: str
     build_seconds: float
-    tfjs: bool
+    peers: Sequence[str]
     steps: Mapping[Device, list[tuple[int, int, int]]]
     convolutions: Mapping[str, int]
 
@@ -77,7 +85,7 @@ class Source:
     `dims` are the sizes of symbolic dimensions, by name or, where they have none, as
     `<input>_<axis>`. `integers` are the ranges of integer inputs. `gpu` tells whether software GPUs
     are fast enough for the model, and `judged` whether it counts where many models are judged
-    together.
+    together. `tflite` is the model's file, if it is of TensorFlow Lite.
     """
 
     make: Callable[[], onnx.ModelProto]
@@ -85,6 +93,7 @@ class Source:
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     gpu: bool = True
     judged: bool = False
+    tflite: Path | None = None
 
 
 def matmul(constant: bool) -> onnx.ModelProto:
@@ -184,6 +193,9 @@ def source_of(model: str) -> Source:
     """The source of a named model, or a source that reads the file."""
     if (source := named().get(model)) is not None:
         return source
+    path = mediapipe_files()[model] if model in NAMES else Path(model)
+    if path.suffix == ".tflite" and path.is_file():
+        return Source(partial(export_tflite, path, Example()), gpu=False, tflite=path)
     if not Path(model).is_file():
         raise FileNotFoundError(f"no file {model}, and no model of that name: {', '.join(named())}")
     return Source(lambda: onnx.load(model), **INPUTS.get(Path(model).stem, {}))
@@ -256,6 +268,8 @@ def prepare(
         calls = {"steps": graph.steps, "outputs": graph.outputs, "images": graph.images}
         (folder / TFJS).write_text(json.dumps(calls))
     (folder / "data.json").write_text(json.dumps(data))
+    if source.tflite is not None:
+        shutil.copyfile(source.tflite, folder / "model.tflite")
     begin = time.process_time()
     # Peers take and return the pasts of a decoder, so our package does, too.
     parts = compile_model(folder / "model.onnx", BuildOptions(target, state="off", adapter=adapter))
@@ -268,7 +282,8 @@ def prepare(
         for works in (step_work(parts, device, symbols),)
     }
     shapes = {name: array.shape for name, array in inputs.items()}
-    ready = Ready(name_of(model), seconds, graph is not None, steps, direct_flops(proto, shapes))
+    peers = peers_of(source, graph is not None)
+    ready = Ready(name_of(model), seconds, peers, steps, direct_flops(proto, shapes))
     (folder / READY).write_text(json.dumps(asdict(ready)))
     return ready
 
@@ -283,7 +298,19 @@ def reuse(model: str, out: Path) -> Ready:
 
 def name_of(model: str) -> str:
     """The name of a model's folder."""
-    return Path(model).stem if model.endswith(".onnx") else model
+    return Path(model).stem if model.endswith((".onnx", ".tflite")) else model
+
+
+def peers_of(source: Source, has_calls: bool) -> list[str]:
+    """The engines that can run a model. TF.js runs models that are written as its calls. LiteRT.js
+    has none of MediaPipe's operators.
+    """
+    peers = ["onnxruntime", *(["tfjs"] if has_calls else [])]
+    if source.tflite is not None:
+        operators = {operator.name for operator in open_tflite(source.tflite).subgraph.operators}
+        if operators.isdisjoint(row.name for row in mediapipe.ROWS):
+            peers.append("litert")
+    return peers
 
 
 def open_session(folder: Path, threads: int) -> onnxruntime.InferenceSession:

@@ -59,7 +59,9 @@ def entry_of(
 def _figures(row: Row) -> Row:
     """A row with medians in place of its lists."""
     description = {
-        k: row[k] for k in ("device", "threads", "engine", "variant", "version") if row.get(k)
+        k: row[k]
+        for k in ("device", "threads", "interval", "engine", "variant", "version")
+        if row.get(k) not in (None, "")
     }
     if "failure" in row:
         return {**description, "failure": row["failure"]}
@@ -189,24 +191,34 @@ def _text(results: Results) -> str:
 
 
 def row_of(
-    entry: Entry, engine: str, threads: int, variant: str | None = None, device: str = "wasm"
+    entry: Entry,
+    engine: str,
+    threads: int,
+    variant: str | None = None,
+    device: str = "wasm",
+    interval: int | None = None,
 ) -> Row | None:
-    """The row of an engine if it did not fail. Without a variant, the row of the variant
-    that it chose.
+    """The row of an engine if it did not fail. Without a variant, the row of the variant that it
+    chose. Without an interval, the row of runs in turns.
     """
     for row in entry["rows"]:
-        key = (row["engine"], row["threads"], row["device"])
-        if key == (engine, threads, device) and variant in (None, row.get("variant")):
+        key = (row["engine"], row["threads"], row["device"], row.get("interval"))
+        if key == (engine, threads, device, interval) and variant in (None, row.get("variant")):
             result: Row = row
             return None if "failure" in result else result
     return None
 
 
 def ratio(
-    entry: Entry, threads: int, variant: str | None = None, engine: str = "onnxruntime"
+    entry: Entry,
+    threads: int,
+    variant: str | None = None,
+    engine: str = "onnxruntime",
+    interval: int | None = None,
 ) -> float | None:
-    """The latency of a peer over webmlc's on the CPU, of one variant or of the chosen variant. None
-    where either is missing.
+    """The latency of a peer over webmlc's on the CPU, of one variant or of the chosen variant, in
+    turns or in series of this interval. None where either is missing.
     """
-    ours, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, engine, threads)
+    ours = row_of(entry, "webmlc", threads, variant, interval=interval)
+    peer = row_of(entry, engine, threads, interval=interval)
     return peer["ms"] / ours["ms"] if ours and peer else None

@@ -1,4 +1,4 @@
-"""Measure webmlc against ONNX Runtime Web and TF.js, in the same Chromium, in the same run.
+"""Measure webmlc against ONNX Runtime Web, TF.js and LiteRT.js, in one Chromium, in one run.
 
 In: models (names or files), devices, numbers of threads. Out: a table, the demands on the figures
 and whether they hold, and the figures as JSON. `figures.py` writes them into the documentation.
@@ -12,16 +12,20 @@ and whether they hold, and the figures as JSON. `figures.py` writes them into th
 - "native" is onnxruntime outside the browser, with one thread.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
+    python benchmarks/run.py --models mediapipe --peer litert --interval 33,0
 
 A run of all models takes half an hour, and replaces the file of figures. `--reuse` measures the
 models that an earlier run built. A run of some models adds their entries to the file.
-TF.js runs the models that `tfjs_graph.py` can write as calls of it.
+TF.js runs the models that `tfjs_graph.py` can write as calls of it, and LiteRT.js the models of
+TensorFlow Lite. With `--interval`, an engine's turn is a series of runs that begin every so many
+milliseconds, as frames of a camera do; with 0, a run begins when the run before it ends.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -32,6 +36,7 @@ from rich.table import Table
 
 from benchmarks.fma_limit import FLOPS, module
 from benchmarks.judge import judge
+from benchmarks.mediapipe import NAMES
 from benchmarks.models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
 from benchmarks.node_job import run_job
 from benchmarks.results import Entry, Row, entry_of, header, merge, row_of
@@ -46,17 +51,33 @@ WEBMLC = ({"engine": "webmlc"}, {"engine": "webmlc", "variant": "simd128"})
 """The module that the page chooses for a user, and the one without relaxed SIMD."""
 
 
-def groups_of(ready: Ready, gpu: bool, devices: Sequence[str], threads: Sequence[int]) -> list[Row]:
-    """The groups of engines that take turns: one per device and number of threads, with
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is measured of each model: the devices, the numbers of threads, the peers on the CPU,
+    and the milliseconds between the beginnings of runs. Without intervals, engines take turns.
+    """
+
+    devices: Sequence[str]
+    threads: Sequence[int]
+    peers: Sequence[str]
+    intervals: Sequence[int]
+
+
+def groups_of(ready: Ready, gpu: bool, conditions: Conditions) -> list[Row]:
+    """The groups of engines that take turns: one per device, number of threads and interval, with
     every engine that supports it.
     """
-    groups = []
+    groups: list[Row] = []
     base = {"model": f"/models/{ready.name}/"}
-    if "wasm" in devices:
-        peers = ["onnxruntime", *(["tfjs"] if ready.tfjs else [])]
-        engines = [*WEBMLC, *({"engine": peer} for peer in peers)]
-        groups += [{**base, "device": "wasm", "threads": n, "engines": engines} for n in threads]
-    if "webgpu" in devices and gpu:
+    if "wasm" in conditions.devices:
+        peers = [{"engine": peer} for peer in conditions.peers if peer in ready.peers]
+        for count in conditions.threads:
+            group = {**base, "device": "wasm", "threads": count}
+            series = {**group, "engines": [WEBMLC[0], *peers]}
+            groups += [{**series, "interval": n} for n in conditions.intervals]
+            if not conditions.intervals:
+                groups.append({**group, "engines": [*WEBMLC, *peers]})
+    if "webgpu" in conditions.devices and gpu:
         engines = [{"engine": "webmlc"}, {"engine": "onnxruntime"}]
         groups.append({**base, "device": "webgpu", "threads": 1, "engines": engines})
     return groups
@@ -69,6 +90,8 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[s
         "/bench/": HERE / "page",
         "/models/": OUT,
         "/onnxruntime/": MODULES / "onnxruntime-web" / "dist",
+        "/litert/": MODULES / "@litertjs" / "core",
+        "/litert-wasm-utils/": MODULES / "@litertjs" / "wasm-utils" / "dist",
         "/tfjs-core/": MODULES / "@tensorflow" / "tfjs-core" / "dist",
         "/tfjs-backend-wasm/": MODULES / "@tensorflow" / "tfjs-backend-wasm" / "dist",
     }
@@ -100,13 +123,16 @@ def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> No
     for name, entry in entries.items():
         for row in entry["rows"]:
             device = row["device"] + (f" ×{row['threads']}" if row["device"] == "wasm" else "")
+            interval = row.get("interval")
+            if interval is not None:
+                device += f", every {interval} ms" if interval else ", in a loop"
             engine = [row["engine"], row.get("variant", ""), row.get("version", "")]
             head = (name, device, " ".join(filter(None, engine)))
             if "failure" in row:
                 table.add_row(*head, "failed", style="red")
                 failures.append(f"{', '.join(head)}: {row['failure']}")
                 continue
-            ours = row_of(entry, "webmlc", row["threads"], device=row["device"])
+            ours = row_of(entry, "webmlc", row["threads"], None, row["device"], interval)
             ratio = f"{row['ms'] / ours['ms']:.2f}" if ours else ""
             memory = f"{row['memory'] / 1e6:.0f}" if row["memory"] else ""
             sizes = (f"{row['download'] / 1e3:,.0f}", f"{row['weights'] / 1e3:,.0f}", memory)
@@ -152,11 +178,17 @@ def print_verdicts(console: Console, results: Mapping[str, Any]) -> None:
 
 
 def main(
-    models: Annotated[str, typer.Option(help="Names, files, or all: every model with a name")] = (
-        "all"
-    ),
+    models: Annotated[
+        str, typer.Option(help="Names, files, all (every model with a name) or mediapipe")
+    ] = "all",
     device: Annotated[str, typer.Option(help="wasm, webgpu or both: wasm,webgpu")] = "wasm",
     threads: Annotated[str, typer.Option(help="Numbers of threads on the CPU")] = "1,2",
+    peer: Annotated[
+        str, typer.Option(help="Other engines on the CPU: onnxruntime, tfjs, litert")
+    ] = "onnxruntime,tfjs",
+    interval: Annotated[
+        str, typer.Option(help="Milliseconds from run to run of a series, 0 for a loop: 33,0")
+    ] = "",
     dims: Annotated[str, typer.Option(help="Symbolic dimensions: name=size,…; else 1")] = "",
     runs: Annotated[int, typer.Option(help="Timed runs of each engine", min=1)] = 15,
     warmup: Annotated[int, typer.Option(help="Runs before those, at least", min=0)] = 4,
@@ -171,14 +203,16 @@ def main(
     """Measure webmlc against its peers in one Chromium."""
     console = Console(stderr=True)
     devices = device.split(",")
-    counts = [int(n) for n in threads.split(",")]
+    counts, intervals = ([int(n) for n in text.split(",") if n] for text in (threads, interval))
+    conditions = Conditions(devices, counts, peer.split(","), intervals)
     sizes = {name: int(size) for name, _, size in (d.partition("=") for d in dims.split(",") if d)}
     target: TargetName = "both"
     if len(devices) == 1:
         target = "webgpu" if devices == ["webgpu"] else "wasm"
     groups: list[Row] = []
     ready: dict[str, tuple[Ready, bool]] = {}
-    for model in named() if models == "all" else models.split(","):
+    sets = {"all": list(named()), "mediapipe": NAMES}
+    for model in sets.get(models, models.split(",")):
         try:
             with console.status(f"building {model}"):
                 package = reuse(model, OUT) if again else prepare(model, OUT, target, sizes)
@@ -188,7 +222,7 @@ def main(
         source = source_of(model)
         ready[package.name] = (package, source.judged)
         # A large model takes minutes on a software GPU: it runs there only if asked for alone.
-        groups += groups_of(package, source.gpu or devices == ["webgpu"], devices, counts)
+        groups += groups_of(package, source.gpu or devices == ["webgpu"], conditions)
     if not groups:
         sys.exit(1)
     measured = measure(groups, runs, warmup, loads)

@@ -1,10 +1,10 @@
 // Prepare one engine with one model for measurements.
 //
-//   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128] [& folder=<of the package>]
-//   out: globalThis.bench, a promise of { load, first, error, version, variant, run, profile } after the first result; `variant` is
+//   in:  ?engine=webmlc|onnxruntime|tfjs|litert & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128] [& folder=<of the package>]
+//   out: globalThis.bench, a promise of { load, first, error, version, variant, run, series, profile } after the first result; `variant` is
 //        the module that runs
 //
-// The folder of a model contains model.onnx, package/ (of webmlc) and data.json. That names raw little-endian files of inputs, and
+// The folder of a model contains model.onnx, model.tflite (where it is of TensorFlow Lite), package/ (of webmlc) and data.json. That names raw little-endian files of inputs, and
 // of the outputs that native onnxruntime computes from them.
 
 import { fetchData, relativeError } from "./data.js";
@@ -38,7 +38,19 @@ async function start() {
     await engine.run(inputs);
     return performance.now() - begin;
   }
-  return { load, first, error, version: engine.version, variant: engine.variant, run, profile: () => engine.profile?.(inputs) };
+
+  /** The milliseconds of `count` runs that begin every `interval` milliseconds, as frames of a camera do; in a loop if it is 0. */
+  async function series(/** @type {number} */ count, /** @type {number} */ interval) {
+    const times = [];
+    let next = performance.now();
+    for (let i = 0; i < count; i++) {
+      times.push(await run());
+      next = Math.max(next + interval, performance.now());
+      if (interval) await new Promise((resolve) => setTimeout(resolve, next - performance.now()));
+    }
+    return times;
+  }
+  return { load, first, error, version: engine.version, variant: engine.variant, run, series, profile: () => engine.profile?.(inputs) };
 }
 
 /** @type {any} */ (globalThis).bench = start();

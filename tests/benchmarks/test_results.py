@@ -11,7 +11,8 @@ import pytest
 from benchmarks.chart import chart
 from benchmarks.judge import judge
 from benchmarks.models import Ready
-from benchmarks.results import Entry, Row, entry_of, merge
+from benchmarks.results import Entry, Row, entry_of, merge, ratio, row_of
+from benchmarks.run import Conditions, groups_of
 
 WHERE = {"cpu": "a", "cores": 2, "browser": "Chromium 1", "onnxruntime": "1"}
 LIMIT = 50.0
@@ -36,7 +37,7 @@ def entry(ratio: float) -> Entry:
     other = {"kernel": "pool", "device": "wasm", "origin": ["p"], "milliseconds": [1, 1, 1]}
     rows[0]["profile"] = [step, other]
     works = {"wasm": [(50_000_000, 800, 400), (1_000_000, 10, 10)]}
-    ready = Ready("m", 1.0, False, works, {"c": 100_000_000})
+    ready = Ready("m", 1.0, ["onnxruntime"], works, {"c": 100_000_000})
     return entry_of(ready, rows, LIMIT, native=2.0, runs=3, judged=True)
 
 
@@ -95,3 +96,27 @@ def test_the_chart_has_a_bar_for_every_ratio_best_model_first() -> None:
     assert widths[:2] == [pytest.approx(4 * w, abs=0.5) for w in widths[2:]]
     names = [t.text for t in root.iter(f"{space}text") if t.get("text-anchor") == "end"]
     assert names == ["fast<", "slow"]
+
+
+def test_frames_are_compared_with_frames() -> None:
+    """Series with an interval are no measurements in turns, and the interval 0 is a loop."""
+    rows = [row("webmlc", n, 4.0) for n in (1, 2)]
+    for interval, ms in ((33, 9.0), (0, 20.0)):
+        series = [row(engine, 1, ms * n) for n, engine in enumerate(("webmlc", "litert"), start=1)]
+        rows += [{**row_, "interval": interval} for row_ in series]
+    ready = Ready("m", 1.0, ["litert"], {}, {})
+    entry_ = entry_of(ready, rows, LIMIT, native=2.0, runs=3, judged=False)
+    assert row_of(entry_, "webmlc", 1) == entry_["rows"][0]
+    assert [ratio(entry_, 1, engine="litert", interval=n) for n in (None, 33, 0)] == [None, 2, 2]
+    (verdict,) = (v for v in judge(merge(None, WHERE, {"m": entry_})) if "LiteRT" in v.demand)
+    assert (verdict.holds, verdict.found) == (True, "2.00 (1 models)")
+
+
+def test_groups_have_the_peers_that_can_run_the_model() -> None:
+    ready = Ready("m", 1.0, ["onnxruntime", "litert"], {}, {})
+    (series, loop) = groups_of(ready, False, Conditions(["wasm"], [2], ["litert", "tfjs"], [33, 0]))
+    assert series["engines"] == [{"engine": "webmlc"}, {"engine": "litert"}]
+    assert (series["interval"], loop["interval"], loop["threads"]) == (33, 0, 2)
+    (turns,) = groups_of(ready, True, Conditions(["wasm"], [1], ["onnxruntime"], []))
+    assert "interval" not in turns
+    assert [e["engine"] for e in turns["engines"]] == ["webmlc", "webmlc", "onnxruntime"]
