@@ -47,6 +47,15 @@ MODULES = ROOT / "node_modules"
 OUT = ROOT / "build" / "benchmarks"
 PROFILES = 5
 """The profiles of each model, at most. A profile times every step."""
+PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "onnxruntime": {"/onnxruntime/": "onnxruntime-web/dist"},
+    "tfjs": {
+        "/tfjs-core/": "@tensorflow/tfjs-core/dist",
+        "/tfjs-backend-wasm/": "@tensorflow/tfjs-backend-wasm/dist",
+    },
+    "litert": {"/litert/": "@litertjs/core", "/litert-wasm-utils/": "@litertjs/wasm-utils/dist"},
+}
+"""The addresses at which a page reads the npm packages of an engine, and their folders."""
 WEBMLC = ({"engine": "webmlc"}, {"engine": "webmlc", "variant": "simd128"})
 """The module that the page chooses for a user, and the one without relaxed SIMD."""
 
@@ -89,12 +98,9 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[s
     mounts = {
         "/bench/": HERE / "page",
         "/models/": OUT,
-        "/onnxruntime/": MODULES / "onnxruntime-web" / "dist",
-        "/litert/": MODULES / "@litertjs" / "core",
-        "/litert-wasm-utils/": MODULES / "@litertjs" / "wasm-utils" / "dist",
-        "/tfjs-core/": MODULES / "@tensorflow" / "tfjs-core" / "dist",
-        "/tfjs-backend-wasm/": MODULES / "@tensorflow" / "tfjs-backend-wasm" / "dist",
     }
+    for engine in {engine["engine"] for group in groups for engine in group["engines"]}:
+        mounts |= {prefix: MODULES / folder for prefix, folder in PACKAGES.get(engine, {}).items()}
     missing = [
         str(p.relative_to(ROOT)) for p in mounts.values() if MODULES in p.parents and not p.is_dir()
     ]
