@@ -55,8 +55,9 @@ Layers = tuple[_Layer, _Layer, _Layer | None]
 def _mixture(context: Context, build: Builder, layers: Layers) -> Value:
     """Run the experts and add their outputs, each times the weight that the router gives it.
 
-    All experts run for all tokens. Only if fewer experts are selected than there are, for a known
-    number of tokens, the weights of the selected experts are gathered.
+    All experts run for all tokens. An expert that a token does not select gives 0, even if its
+    output is infinite or NaN. Only if fewer experts are selected than there are, for a known number
+    of tokens, the weights of the selected experts are gathered.
     """
     x = build.inputs[0]
     hidden = known_size(context.shape(0)[-1], "the hidden size")
@@ -75,7 +76,9 @@ def _mixture(context: Context, build: Builder, layers: Layers) -> Value:
         zeros = build("ConstantOfShape", build.inputs[1].op("Shape"),
                       value=np.zeros(1, context.dtype(0).numpy))  # fmt: skip
         mixing = build("ScatterElements", zeros, places, shares, axis=1)
-        output = build("ReduceSum", y * mixing.transpose(1, 0).unsqueeze(2), [0], keepdims=0)
+        weights = mixing.transpose(1, 0).unsqueeze(2)
+        mixed = weights.cast(DType.bool).where(y * weights, 0.0)
+        output = build("ReduceSum", mixed, [0], keepdims=0)
     return output.op("Reshape", x.op("Shape"))
 
 
@@ -222,6 +225,13 @@ def _scales(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.linspace(0.01, 0.05, int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
+def _overflowing(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Weights of experts, those of the last infinite."""
+    weights = _scales(*shape)
+    weights[-1] = np.inf
+    return weights
+
+
 TOKENS, LOGITS = "float32[6, 32]", "float32[6, 4]"
 BITS_4 = (
     _bytes(4, 16, 16),
@@ -243,6 +253,7 @@ OPS: tuple[Operator, ...] = (
         case(*ROUTED, WIDE, "float32[4, 20]", FC2, None, k=2, activation_type="swiglu",
              swiglu_fusion=1, activation_alpha=1.7, activation_beta=1.0, swiglu_limit=2.0),
         case("float32[6, 8]", "float32[6, 4] in 0.5..0.5", FC1, None, FC2, k=2),
+        case(*ROUTED, FC1, None, _overflowing(4, 8, 10), k=1),
         case("float32[1, 1, 8]", "float32[1, 4]", FC1, "float32[4, 10]", FC2, "float32[4, 8]",
              k=2, activation_type="identity"),
         case(*ROUTED, FC1, "float32[4, 10]", FC2, None, FC3, "float32[4, 10]", k=2,
