@@ -17,15 +17,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from webmlc.core.errors import InputError
 
 ValueOptions = Mapping[str, str | Mapping[str, Any]]
 """Options by the names of inputs or outputs."""
+Filter = Literal["bilinear", "bicubic", "nearest"]
+ImageLayout = Literal["nchw", "nhwc"] | None
+Activation = Literal["none", "sigmoid", "softmax"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +47,17 @@ class Pixels:
     - `layout`: "nchw" or "nhwc". By default the shape of the input decides.
     """
 
-    pixels: str
-    resize: tuple[int, ...] = ()
-    crop: str | tuple[int, ...] | None = None
-    pad: int | None = None
-    place: str = "center"
-    filter: str = "bilinear"
+    pixels: Literal["rgb", "bgr", "gray"]
+    resize: Annotated[tuple[int, ...], _size] = ()
+    crop: Annotated[str | tuple[int, ...] | None, _crop] = None
+    pad: Annotated[int | None, _byte] = None
+    place: Literal["center", "start"] = "center"
+    filter: Filter = "bilinear"
     antialias: bool = True
     scale: float | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    layout: str | None = None
+    layout: ImageLayout = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Samples:
     - `normalise`: True if a sound is to have the mean 0 and the variance 1 (wav2vec 2.0).
     """
 
-    samples: int
+    samples: Annotated[int, _rate]
     scale: float = 1.0
     normalise: bool = False
 
@@ -81,8 +84,8 @@ class Classes:
     """
 
     topk: int = 0
-    scores: str = "softmax"
-    labels: tuple[str, ...] = ()
+    scores: Literal["softmax", "sigmoid", "none"] = "softmax"
+    labels: Annotated[tuple[str, ...], _labels] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +109,18 @@ class Boxes:
     - `labels`: the names of the classes.
     """
 
-    boxes: str
-    unit: str = "pixels"
-    channels: str = "last"
-    strides: tuple[int, ...] = ()
+    boxes: Literal["xyxy", "xywh", "cxcywh"]
+    unit: Literal["pixels", "fraction"] = "pixels"
+    channels: Literal["last", "first"] = "last"
+    strides: Annotated[tuple[int, ...], _strides] = ()
     objectness: bool = False
     classes: str = ""
-    activation: str = "none"
+    activation: Activation = "none"
     threshold: float = 0.25
     overlap: float = 0.45
     max: int = 100
     input: str = ""
-    labels: tuple[str, ...] = ()
+    labels: Annotated[tuple[str, ...], _labels] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,11 @@ class Transcript:
     - `skip`: labels that are not part of the text, such as "<s>".
     """
 
-    ctc: bool
+    ctc: Annotated[bool, _mark]
     blank: int = 0
-    axes: str = "btc"
-    scores: str = "softmax"
-    labels: tuple[str, ...] = ()
+    axes: Literal["btc", "tbc", "bct"] = "btc"
+    scores: Literal["softmax", "sigmoid", "none"] = "softmax"
+    labels: Annotated[tuple[str, ...], _labels] = ()
     space: str = ""
     skip: tuple[str, ...] = ()
 
@@ -166,33 +169,19 @@ class Mask:
     - `input`: the input of pixels; by default the only one.
     """
 
-    alpha: bool
-    activation: str = "none"
+    alpha: Annotated[bool, _mark]
+    activation: Activation = "none"
     foreground: tuple[int, ...] = ()
     threshold: float | None = None
-    result: str = "alpha"
-    filter: str = "bilinear"
+    result: Literal["alpha", "pixels"] = "alpha"
+    filter: Filter = "bilinear"
     antialias: bool = True
-    layout: str | None = None
+    layout: ImageLayout = None
     input: str = ""
 
 
 Record = TypeVar("Record", Pixels, Samples, Classes, Boxes, Transcript, Mask)
 OutputOptions = Classes | Boxes | Transcript | Mask
-
-_CHOICES = {
-    "pixels": ("rgb", "bgr", "gray"),
-    "place": ("center", "start"),
-    "filter": ("bilinear", "bicubic", "nearest"),
-    "layout": ("nchw", "nhwc"),
-    "scores": ("softmax", "sigmoid", "none"),
-    "boxes": ("xyxy", "xywh", "cxcywh"),
-    "unit": ("pixels", "fraction"),
-    "channels": ("last", "first"),
-    "activation": ("none", "sigmoid", "softmax"),
-    "result": ("alpha", "pixels"),
-    "axes": ("btc", "tbc", "bct"),
-}
 
 
 def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels | Samples:
@@ -240,25 +229,38 @@ def _values(name: str, options: str | Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in re.split(r",(?![^\[]*\])", options):
         key, equals, value = (text.strip() for text in part.partition("="))
-        if not equals and _READERS.get(key) not in (_flag, _mark):
+        if not equals and key not in _FLAGS:
             raise InputError(f"{name!r}: {part!r} is no option; write key=value")
         values[key] = value if equals else True
     return values
 
 
 def _record(name: str, kind: type[Record], values: Mapping[str, Any]) -> Record:
-    readers = {f.name: _READERS[f.name] for f in fields(kind)}
-    read = {}
+    readers, read = _readers(kind), {}
     for key, value in values.items():
         if key not in readers:
             raise InputError(f"{name!r}: no option {key!r}; there are {', '.join(readers)}")
+        reader, choices = readers[key]
         try:
-            read[key] = readers[key](value)
+            read[key] = reader(value)
         except (ValueError, TypeError, LookupError, ZeroDivisionError, OSError) as error:
             raise InputError(f"{name!r}: {key}={value}: {error}") from None
-        if key in _CHOICES and read[key] not in _CHOICES[key]:
-            raise InputError(f"{name!r}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
+        if choices and read[key] not in choices:
+            raise InputError(f"{name!r}: {key} is {' or '.join(choices)}, not {value!r}")
     return kind(**read)
+
+
+def _readers(kind: type[Record]) -> dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]]:
+    """The function that reads each option of a kind, and the choices. An option has the function in
+    its annotation, or the function of its type.
+    """
+    readers = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        type_ = get_args(hint)[0] if type(None) in get_args(hint) else hint
+        is_choice, is_annotated = (get_origin(type_) is form for form in (Literal, Annotated))
+        reader = get_args(type_)[1] if is_annotated else str if is_choice else _BY_TYPE[type_]
+        readers[name] = (reader, get_args(type_) if is_choice else ())
+    return readers
 
 
 def _number(value: Any) -> float:
@@ -354,40 +356,20 @@ def _labels(value: Any) -> tuple[str, ...]:
     return tuple(str(labels[str(i)]) for i in range(len(labels)))
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "pixels": str,
-    "resize": _size,
-    "crop": _crop,
-    "pad": _byte,
-    "place": str,
-    "filter": str,
-    "antialias": _flag,
-    "scale": _number,
-    "samples": _rate,
-    "normalise": _flag,
-    "mean": _numbers,
-    "std": _numbers,
-    "layout": str,
-    "topk": _count,
-    "scores": str,
-    "labels": _labels,
-    "boxes": str,
-    "unit": str,
-    "channels": str,
-    "strides": _strides,
-    "objectness": _flag,
-    "classes": str,
-    "activation": str,
-    "threshold": _number,
-    "overlap": _number,
-    "max": _count,
-    "input": str,
-    "alpha": _mark,
-    "foreground": _counts,
-    "result": str,
-    "ctc": _mark,
-    "blank": _count,
-    "axes": str,
-    "space": str,
-    "skip": _texts,
+_BY_TYPE: dict[Any, Callable[[Any], Any]] = {
+    str: str,
+    bool: _flag,
+    int: _count,
+    float: _number,
+    tuple[int, ...]: _counts,
+    tuple[float, ...]: _numbers,
+    tuple[str, ...]: _texts,
 }
+"""The function that reads an option of each type, unless its annotation names another one."""
+_FLAGS = frozenset(
+    name
+    for kind in Record.__constraints__
+    for name, (reader, _) in _readers(kind).items()
+    if reader in (_flag, _mark)
+)
+"""The options that may stand without a value."""
