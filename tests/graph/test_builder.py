@@ -12,7 +12,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.graph.builder import Builder, Expansion, type_numbers
 from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.rewrite.rewriting import FunctionRewriter, Rewriting
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification
 
 VECTOR = TensorType(DType.float32, (const(4),))
 SOURCE = Node("Celu", ("x",), ("y",), origin=("celu1",))
@@ -23,13 +23,13 @@ FUNCTION = Function("main", ("x",), ("y",), (SOURCE,), {"x": VECTOR, "y": VECTOR
     ("destination", "names"),
     [
         (Expansion(), ("y/Exp", "y/Exp_1", "y/constant")),
-        (FunctionRewriter(FUNCTION), ("y/Exp", "y/Exp_1", "y/constant")),
-        (Rewriting(FUNCTION, {}), ("y/Exp_1", "y/Exp_2", "y/3")),
+        (Rewriting(FUNCTION), ("y/Exp", "y/Exp_1", "y/constant")),
+        (Simplification(FUNCTION, {}), ("y/Exp_1", "y/Exp_2", "y/3")),
     ],
-    ids=["expansion", "writer", "rewriting"],
+    ids=["expansion", "rewriting", "simplification"],
 )
 def test_names_are_new(
-    destination: Expansion | FunctionRewriter | Rewriting, names: tuple[str, ...]
+    destination: Expansion | Rewriting | Simplification, names: tuple[str, ...]
 ) -> None:
     build = Builder(SOURCE, destination)
     first = build("Exp", "x")
@@ -49,39 +49,39 @@ def test_an_expansion_uses_each_name_once() -> None:
     assert Builder(SOURCE, Expansion(names))("Relu", "x") == "y/Relu_2"
 
 
-def test_a_writer_infers_types_unless_they_are_passed() -> None:
-    writer = FunctionRewriter(FUNCTION)
-    build = Builder(SOURCE, writer)
-    assert writer.types[build("Cast", "x", to=7)] == TensorType(DType.int64, (const(4),))
-    assert writer.types[build("Cast", "x", type_=VECTOR, to=7)] == VECTOR
+def test_a_rewriting_infers_types_unless_they_are_passed() -> None:
+    rewriting = Rewriting(FUNCTION)
+    build = Builder(SOURCE, rewriting)
+    assert rewriting.types[build("Cast", "x", to=7)] == TensorType(DType.int64, (const(4),))
+    assert rewriting.types[build("Cast", "x", type_=VECTOR, to=7)] == VECTOR
     parts = build.many("Split", "x", outputs=("a", "b"), axis=0, num_outputs=2)
     assert parts == ("a", "b")
-    assert writer.types["a"] == TensorType(DType.float32, (const(2),))
+    assert rewriting.types["a"] == TensorType(DType.float32, (const(2),))
 
 
-def test_a_writer_reads_a_constant_under_another_shape() -> None:
-    writer = FunctionRewriter(FUNCTION)
-    build = Builder.without_origin(writer)
+def test_a_rewriting_reads_a_constant_under_another_shape() -> None:
+    rewriting = Rewriting(FUNCTION)
+    build = Builder.without_origin(rewriting)
     build.constant(np.arange(4, dtype=np.int8), name="bytes")
     word = TensorType(DType.int32, (const(1),))
-    assert writer.view(build, "bytes", word, "word") == "word"
-    assert writer.constants["word"].tolist() == [0x03020100]
-    assert writer.view(build, "x", TensorType(DType.float32, (const(2), const(2))), "square")
-    (node,) = writer.nodes
+    assert rewriting.view(build, "bytes", word, "word") == "word"
+    assert rewriting.constants["word"].tolist() == [0x03020100]
+    assert rewriting.view(build, "x", TensorType(DType.float32, (const(2), const(2))), "square")
+    (node,) = rewriting.nodes
     assert (node.domain, node.op, node.origin) == ("webmlc", "View", ())
 
 
-def test_a_rewriting_appends_no_equal_node() -> None:
-    rewriting = Rewriting(FUNCTION, {})
-    build = Builder(SOURCE, rewriting)
+def test_a_simplification_appends_no_equal_node() -> None:
+    simplification = Simplification(FUNCTION, {})
+    build = Builder(SOURCE, simplification)
     first = build("Exp", "x")
     assert build("Exp", "x") == first
-    assert len(rewriting.nodes) == 1
+    assert len(simplification.nodes) == 1
 
 
-def test_a_rewriting_finds_an_equal_constant() -> None:
-    rewriting = Rewriting(FUNCTION, {})
-    build = Builder(SOURCE, rewriting)
+def test_a_simplification_finds_an_equal_constant() -> None:
+    simplification = Simplification(FUNCTION, {})
+    build = Builder(SOURCE, simplification)
     six = build.constant(np.float32(6), name="weights")
     assert six == "weights/1"
     assert build.constant(np.array(2, np.float32) * np.array(3, np.float32)) == six
@@ -117,10 +117,10 @@ def test_a_number_is_on_the_side_on_which_it_is_written() -> None:
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float16, DType.int8, DType.bfloat16])
 def test_a_number_gets_the_element_type_of_the_other_operand(dtype: DType) -> None:
     type_ = TensorType(dtype, (const(4),))
-    writer = FunctionRewriter(replace(FUNCTION, types={"x": type_, "y": type_}))
-    (x,) = Builder(SOURCE, writer).inputs
+    rewriting = Rewriting(replace(FUNCTION, types={"x": type_, "y": type_}))
+    (x,) = Builder(SOURCE, rewriting).inputs
     assert (2 * x + 1).type == type_
-    assert {array.dtype for array in writer.constants.values()} == {np.dtype(dtype.numpy)}
+    assert {array.dtype for array in rewriting.constants.values()} == {np.dtype(dtype.numpy)}
 
 
 def test_inference_types_the_numbers_of_an_expansion() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
 from webmlc.core.expr import const
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.rewrite.patterns import (
     Nodes,
@@ -20,7 +21,7 @@ from webmlc.graph.rewrite.patterns import (
     value,
     view,
 )
-from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification, rewritten
 
 VECTOR = TensorType(DType.float32, (const(4),))
 NODES = (
@@ -40,7 +41,7 @@ FUNCTION = Function(
 
 
 def captures(pattern: Nodes, node: Node) -> list[dict[str, object]]:
-    rewriting = Rewriting(FUNCTION, {})
+    rewriting = Simplification(FUNCTION, {})
     for earlier in NODES[: NODES.index(node)]:
         rewriting.add(earlier)
     return list(pattern.of_node(node, Builder(node, rewriting), rewriting, {}))
@@ -87,12 +88,38 @@ def test_an_omitted_input_matches_nothing() -> None:
     assert captures(P("Clip", value("x"), value("low"), value("high")), NODES[3]) == []
 
 
-def test_the_node_that_a_rule_writes_last_has_the_name_of_the_output() -> None:
-    def square(x: object, y: object) -> object:
-        assert (x, y) == ("x", "t")
-        return x.op("Relu") * x  # type: ignore[attr-defined]
+def square(x: Value, y: Value) -> Value:
+    """tanh(x)  ->  relu(x) · x"""
+    assert (x, y) == ("x", "t")
+    return x.op("Relu") * x
 
-    rule = Rule(P("Tanh", value("x")), square)  # type: ignore[arg-type]
-    after = Rewriting(FUNCTION, by_operator([rule])).run()
-    assert [(n.op, n.outputs[0]) for n in after.nodes[:2]] == [("Relu", "t/Relu_1"), ("Mul", "t")]
+
+@pytest.mark.parametrize(("kind", "relu"), [(Rewriting, "t/Relu"), (Simplification, "t/Relu_1")])
+def test_the_node_that_a_rule_writes_last_has_the_name_of_the_output(
+    kind: type[Rewriting], relu: str
+) -> None:
+    after = kind(FUNCTION, by_operator([Rule(P("Tanh", value("x")), square)])).run()
+    assert [(n.op, n.outputs[0]) for n in after.nodes[:2]] == [("Relu", relu), ("Mul", "t")]
     assert after.types["t"] == VECTOR
+    assert [n.op for n in after.nodes[2:]] == ["Mul", "Add", "Clip"]
+
+
+def test_a_rule_may_write_the_values_of_later_nodes() -> None:
+    def both(x: Value, build: Builder) -> Value:
+        build("Neg", x, output="m")
+        return build("Exp", x, output="t")
+
+    after = rewritten(FUNCTION, [Rule(P("Tanh", value("x")), both)])
+    # The value of the rule's own node is dead: only the node that is passed over reads it.
+    assert [(n.op, *n.outputs) for n in after.nodes] == [
+        ("Neg", "m"), ("Add", "y"), ("Clip", "z"),
+    ]  # fmt: skip
+    assert after.constants.keys() == {"a", "b"}
+
+
+def test_a_rule_that_returns_another_value_is_refused() -> None:
+    def bypass(x: Value) -> Value:
+        return x
+
+    with pytest.raises(InternalError, match="'x' is not the last value written"):
+        rewritten(FUNCTION, [Rule(P("Tanh", value("x")), bypass)])

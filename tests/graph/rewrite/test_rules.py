@@ -35,7 +35,7 @@ from webmlc.graph.rewrite.patterns import (
     value,
     view,
 )
-from webmlc.graph.rewrite.rewriting import FunctionWriter
+from webmlc.graph.rewrite.rewriting import Rewriting
 from webmlc.graph.simplify import simplify_graph
 
 Operand = TensorType | Array
@@ -54,7 +54,7 @@ class Graphs:
     """A function that is built from a pattern, from the outputs to the inputs."""
 
     rng: np.random.Generator
-    writer: FunctionWriter
+    writer: Rewriting
     inputs: dict[str, TensorType] = field(default_factory=dict)
     captured: dict[str, str] = field(default_factory=dict)
     count: int = 0
@@ -294,7 +294,7 @@ RULES = [
 def instance(rule: Rule, seed: int) -> Module:
     """A random graph of the rule's pattern."""
     source = Function("main", (), ("y",), (), {}, {})
-    graphs = Graphs(np.random.default_rng(seed), FunctionWriter(source))
+    graphs = Graphs(np.random.default_rng(seed), Rewriting(source))
     pattern = graphs.choice(EXAMPLES.get(rule.function.__name__, [rule.pattern]))
     op = graphs.choice([op for _, op in sorted(pattern.operators) if op in FORMS])
     root = P(op, *pattern.operands, more=pattern.has_more)

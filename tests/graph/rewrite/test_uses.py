@@ -12,7 +12,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.quantise import compute_in_integers
 from webmlc.graph.rewrite.patterns import P, Rule, Rules, by_operator, value
-from webmlc.graph.rewrite.rewriting import FunctionWriter, Rewriting, count_uses
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification, count_uses
 from webmlc.graph.simplify import simplify_graph
 
 VECTOR = TensorType(DType.float32, (const(4),))
@@ -30,14 +30,14 @@ def test_readers_of_equal_nodes_are_added_up() -> None:
         ("Exp", "x", "a"), ("Exp", "x", "b"), ("Sin", "a", "p"), ("Cos", "b", "q"),
         outputs=("p", "q"),
     )  # fmt: skip
-    rewriting = Rewriting(source, {})
+    rewriting = Simplification(source, {})
     rewriting.run()
     assert not rewriting.is_single_use("a")
     assert (rewriting.uses["a"], rewriting.uses["x"]) == (2, 1)
 
 
 def test_a_node_counts_as_a_reader_once_something_reads_it() -> None:
-    rewriting = Rewriting(function(("Exp", "x", "y"), outputs=("y",)), {})
+    rewriting = Simplification(function(("Exp", "x", "y"), outputs=("y",)), {})
     build = Builder(Node("Sin", ("x",), ("z",)), rewriting)
     sine = build("Sin", "x")
     assert rewriting.uses["x"] == 1
@@ -54,7 +54,7 @@ def test_a_bypassed_node_reads_no_more() -> None:
         ("Exp", "x", "a"), ("Neg", "a", "b"), ("Neg", "b", "c"), ("Sin", "c", "y"),
         outputs=("y",),
     )  # fmt: skip
-    rewriting = Rewriting(source, rules)
+    rewriting = Simplification(source, rules)
     rewriting.run()
     assert (rewriting.uses["a"], rewriting.uses["b"]) == (1, 0)
 
@@ -68,7 +68,7 @@ def test_nodes_with_other_optional_outputs_are_not_equal() -> None:
     nodes = (Node("LayerNormalization", ("x", "x"), outputs) for outputs in (("y", "m"), ("z", "")))
     types = dict.fromkeys(("x", "y", "z", "m"), VECTOR)
     source = Function("main", ("x",), ("y", "z"), tuple(nodes), types, {})
-    assert len(Rewriting(source, {}).run().nodes) == 2
+    assert len(Simplification(source, {}).run().nodes) == 2
 
 
 OPERATORS = ("Exp", "Neg", "Tanh", "Identity", "Add", "Mul", "Sub", "Transpose", "Bytes")
@@ -78,7 +78,7 @@ OPERATORS = ("Exp", "Neg", "Tanh", "Identity", "Add", "Mul", "Sub", "Transpose",
 def random_function(seed: int) -> Function:
     """A function of random nodes, of which some are equal and some are dead."""
     rng = np.random.default_rng(seed)
-    writer = FunctionWriter(Function("main", (), (), (), {}, {}))
+    writer = Rewriting(Function("main", (), (), (), {}, {}))
     writer.types["x"] = TensorType(DType.float32, (const(3), const(3)))
     values = ["x"]
     for number in range(30):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from webmlc.graph.ir import Function, Node
 from webmlc.graph.rewrite.patterns import Rules
-from webmlc.graph.rewrite.rewriting import Rewriting, count_uses
+from webmlc.graph.rewrite.rewriting import Simplification, count_uses
 
 
 def rewritten(source: Function, rules: Rules) -> Function:
     """Rewrite a function, and check its counts of readers before and after each node."""
-    rewriting = Rewriting(source, rules)
+    rewriting = Simplification(source, rules)
     assert_counts(rewriting, source.nodes)
     for number, node in enumerate(source.nodes, start=1):
         rewriting.add(node)
@@ -21,7 +21,7 @@ def rewritten(source: Function, rules: Rules) -> Function:
     return rewriting.finish()
 
 
-def assert_counts(rewriting: Rewriting, pending: Iterable[Node]) -> None:
+def assert_counts(rewriting: Simplification, pending: Iterable[Node]) -> None:
     """Compare `uses` with a count in the nodes so far and the nodes to come."""
     alias, source = rewriting.alias, rewriting.source
     nodes = (*rewriting.nodes, *(node.reading(alias) for node in pending))

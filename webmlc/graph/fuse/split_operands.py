@@ -13,18 +13,20 @@ A sum of float32 keeps its order, so the result is the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Attribute, Module, Node, TensorType
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.view import START
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator
+from webmlc.graph.rewrite.rewriting import Rewriting
 
 T = TypeVar("T")
 
@@ -44,89 +46,82 @@ def split_operands(module: Module, limits: FusionLimits) -> Module:
     needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has fewer
     than `limits.buffers` inputs and outputs. A Split has at most `MAX_PARTS` outputs.
     """
-    return module.map_functions(
-        lambda function: _Rewrite(function, max_operands=limits.buffers - 1).rewritten()
+    operands = limits.buffers - 1
+    rules = by_operator(
+        (
+            Rule(P("Concat"), partial(_split_concat, operands)),
+            Rule(P(FOLDS), partial(_split_fold, operands)),
+            Rule(P("Split"), partial(_split_split, min(operands, MAX_PARTS))),
+        )
     )
+    return module.map_functions(lambda function: Rewriting(function, rules).run())
 
 
-@dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written; a node has at most `max_operands`."""
-
-    max_operands: int = field(kw_only=True)
-
-    def rewrite(self, node: Node) -> None:
-        """Write a node, split if it has too many operands."""
-        has_many_inputs = len(node.inputs) > self.max_operands
-        match node.operator:
-            case "", "Concat" if has_many_inputs:
-                self.split_concat(node)
-            case "", op if has_many_inputs and op in FOLDS:
-                self.split_fold(node)
-            case "", "Split" if len(node.outputs) > min(self.max_operands, MAX_PARTS):
-                self.split_split(node)
-            case _:
-                self.keep(node)
-
-    def split_concat(self, node: Node) -> None:
-        """Write a tree of Concats, the leaves first."""
-        build = Builder(node, self)
-        inputs = node.inputs
-        count = 0
-        while len(inputs) > self.max_operands:
-            joined: list[str] = []
-            for group in _groups(inputs, self.max_operands):
-                if len(group) == 1:
-                    joined += group
-                    continue
-                name, count = f"{node.outputs[0]}/part{count}", count + 1
-                joined.append(build("Concat", *group, output=name, **node.attributes))
-            inputs = tuple(joined)
-        self.keep(replace(node, inputs=inputs))
-
-    def split_fold(self, node: Node) -> None:
-        """Write a chain of folds. Each fold starts from the result of the fold before."""
-        build = Builder(node, self)
-        op = "Sum" if node.op == "Mean" else node.op
-        inputs = node.inputs
-        count = 0
-        while len(inputs) > self.max_operands or (op != node.op and len(inputs) > 1):
+def _split_concat(operands: int, node: Node, build: Builder) -> Node | None:
+    """A Concat of many operands  ->  a tree of Concats, the leaves first"""
+    if len(node.inputs) <= operands:
+        return None
+    inputs = node.inputs
+    count = 0
+    while len(inputs) > operands:
+        joined: list[str] = []
+        for group in _groups(inputs, operands):
+            if len(group) == 1:
+                joined += group
+                continue
             name, count = f"{node.outputs[0]}/part{count}", count + 1
-            group = inputs[: self.max_operands]
-            build(op, *group, output=name, **node.attributes)
-            inputs = (name, *inputs[self.max_operands :])
-        if op == node.op:
-            self.keep(replace(node, inputs=inputs))
-            return
-        dtype = self.types[node.outputs[0]].dtype
-        factor = build.constant(1 / len(node.inputs), dtype, f"{node.outputs[0]}/factor")
-        self.keep(replace(node, op="Mul", inputs=(*inputs, factor)))
+            joined.append(build("Concat", *group, output=name, **node.attributes))
+        inputs = tuple(joined)
+    return replace(node, inputs=inputs)
 
-    def split_split(self, node: Node) -> None:
-        """Write a Split for each group of outputs. It starts where the group before it ends."""
-        rank = self.types[node.outputs[0]].rank
-        axis = int(node.attributes.get("axis", 0)) % rank
-        start: Expr = const(0)
-        for number, group in enumerate(_groups(node.outputs, min(self.max_operands, MAX_PARTS))):
-            lengths = [self.types[output].shape[axis] for output in group]
-            name = f"{node.outputs[0]}/lengths{number}"
-            self.write_integers(Builder(node, self), name, lengths)
-            attributes: dict[str, Attribute] = {"axis": axis, START: start}
-            inputs = (node.inputs[0], name)
-            self.keep(replace(node, inputs=inputs, outputs=group, attributes=attributes))
-            start = simplify(sum(lengths, start))
 
-    def write_integers(self, build: Builder, name: str, elements: Sequence[Expr]) -> None:
-        """Write integers as a constant, or as a symbolic constant if they hold symbols."""
-        numbers = [simplify(e) for e in elements]
-        if all(isinstance(e, Const) for e in numbers):
-            values = [e.value for e in numbers if isinstance(e, Const)]
-            build.constant(values, DType.int64, name)
-            return
-        mixed: list[int | float | Expr] = [e.value if isinstance(e, Const) else e for e in numbers]
-        value = object_array(mixed, (len(mixed),))
-        type_ = TensorType(DType.int64, (const(len(numbers)),))
-        build.append(symbolic_constant(value, DType.int64, name, build.source.origin), (type_,))
+def _split_fold(operands: int, node: Node, build: Builder, y: Value) -> Node | None:
+    """A fold of many operands  ->  a chain of folds, each from the result of the fold before"""
+    if len(node.inputs) <= operands:
+        return None
+    op = "Sum" if node.op == "Mean" else node.op
+    inputs = node.inputs
+    count = 0
+    while len(inputs) > operands or (op != node.op and len(inputs) > 1):
+        name, count = f"{y}/part{count}", count + 1
+        build(op, *inputs[:operands], output=name, **node.attributes)
+        inputs = (name, *inputs[operands:])
+    if op == node.op:
+        return replace(node, inputs=inputs)
+    factor = build.constant(1 / len(node.inputs), y.type.dtype, f"{y}/factor")
+    return replace(node, op="Mul", inputs=(*inputs, factor))
+
+
+def _split_split(parts: int, node: Node, build: Builder) -> str | None:
+    """A Split of many parts  ->  a Split of each group, from where the group before it ends"""
+    if len(node.outputs) <= parts:
+        return None
+    types = [build.value(output).type for output in node.outputs]
+    axis = int(node.attributes.get("axis", 0)) % types[0].rank
+    start: Expr = const(0)
+    for number, group in enumerate(_groups(range(len(types)), parts)):
+        lengths = [types[index].shape[axis] for index in group]
+        name = f"{node.outputs[0]}/lengths{number}"
+        _write_integers(build, name, lengths)
+        attributes: dict[str, Attribute] = {"axis": axis, START: start}
+        outputs = tuple(node.outputs[index] for index in group)
+        split = replace(node, inputs=(node.inputs[0], name), outputs=outputs, attributes=attributes)
+        build.append(split, [types[index] for index in group])
+        start = simplify(sum(lengths, start))
+    return node.outputs[0]
+
+
+def _write_integers(build: Builder, name: str, elements: Sequence[Expr]) -> None:
+    """Write integers as a constant, or as a symbolic constant if they hold symbols."""
+    numbers = [simplify(e) for e in elements]
+    if all(isinstance(e, Const) for e in numbers):
+        values = [e.value for e in numbers if isinstance(e, Const)]
+        build.constant(values, DType.int64, name)
+        return
+    mixed: list[int | float | Expr] = [e.value if isinstance(e, Const) else e for e in numbers]
+    value = object_array(mixed, (len(mixed),))
+    type_ = TensorType(DType.int64, (const(len(numbers)),))
+    build.append(symbolic_constant(value, DType.int64, name, build.source.origin), (type_,))
 
 
 def _groups(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:

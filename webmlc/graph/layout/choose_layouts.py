@@ -62,14 +62,12 @@ def choose_layouts(module: Module) -> Module:
 class _Rewrite(LayoutValues):
     """The function being written."""
 
-    def run(self) -> Function:
-        for node in self.source.nodes:
-            self.rewrite(node)
+    def finish(self) -> Function:
         for output in self.source.outputs:
             self.nchw(output)
-        return self.written()
+        return LayoutValues.finish(self)
 
-    def rewrite(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
         """Write `node` in its own form, over NHWC twins, as a view, or as it is."""
         layout = layout_of(node)
         is_view = layout is not None and layout.is_view

@@ -16,7 +16,7 @@ from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.operator import array_type
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import Rewriting
 
 MAP_RANKS = range(3, 6)
 """Ranks of feature maps: one to three spatial dimensions between batch and channels."""
@@ -35,13 +35,17 @@ def channels_first(rank: int) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class LayoutValues(FunctionRewriter):
+class LayoutValues(Rewriting):
     """The function being written. The values of `twins` have an NHWC twin. Only the twin of a
     `pending` value is written so far.
     """
 
     twins: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
+
+    def rank(self, value: str) -> int:
+        """The number of a value's dimensions."""
+        return self.types[value].rank
 
     def is_map(self, value: str) -> bool:
         """True for a value that may be a feature map."""
@@ -53,7 +57,7 @@ class LayoutValues(FunctionRewriter):
         """
         if value in self.constants:
             return self.constants[value]
-        maker = self.makers.get(value)
+        maker = self.producer(value)
         if maker is None or maker.operator != ("", "Cast"):
             return None
         halves = self.constants.get(maker.inputs[0])

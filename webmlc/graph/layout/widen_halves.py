@@ -33,10 +33,9 @@ from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.decoder import APPEND
-from webmlc.graph.ops.operator import NotSupportedError, Scope
+from webmlc.graph.ops.operator import NotSupportedError, Scope, array_type
 from webmlc.graph.rewrite.meaning import compute_node, kind_of, row_of
-from webmlc.graph.rewrite.rewriting import FunctionWriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.rewriting import Rewriting, remove_dead_code
 
 HALVES = frozenset({DType.float16, DType.bfloat16})
 SMALL = 4096
@@ -74,15 +73,22 @@ def widen_halves(module: Module) -> Module:
     functions = {}
     halves: frozenset[str] = frozenset()
     for name, function in module.functions.items():
-        writer = _Widening(function, widens_at_load=function is module.main)
-        functions[name] = writer.run()
-        if function is module.main:
-            halves = writer.float16_values()
+        functions[name] = function
+        if _has_halves(function):
+            rewriting = _Widening(function, widens_at_load=function is module.main)
+            functions[name] = remove_dead_code(rewriting.run())
+            if function is module.main:
+                halves = rewriting.float16_values()
     return replace(module, functions=functions, halves=halves)
 
 
+def _has_halves(function: Function) -> bool:
+    constants = map(array_type, function.constants.values())
+    return any(type_.dtype in HALVES for type_ in (*function.types.values(), *constants))
+
+
 @dataclass(slots=True)
-class _Widening(FunctionWriter):
+class _Widening(Rewriting):
     """The function so far, and the float32 forms of its halves. `wide` has the forms that may be
     unrounded, `rounded` the rounded forms. `unrounded` holds the float32 values that the model
     casts to halves.
@@ -92,44 +98,50 @@ class _Widening(FunctionWriter):
     wide: dict[str, str] = field(default_factory=dict)
     rounded: dict[str, str] = field(default_factory=dict)
     unrounded: dict[str, str] = field(default_factory=dict)
-    scope: Scope = field(init=False)
     states: frozenset[str] = field(init=False)
 
-    def run(self) -> Function:
-        self.scope = Scope.of(self.source)
+    def __post_init__(self) -> None:
+        Rewriting.__post_init__(self)
         appends = (node for node in self.source.nodes if node.operator == APPEND)
         self.states = frozenset(output for node in appends for output in node.outputs)
-        values = [*self.source.types, *self.source.constants]
-        if not any(map(self.is_half, values)):
-            return self.source
-        self.types.update((v, self.source.types[v]) for v in self.source.inputs)
-        self.constants.update(self.source.constants)
-        for node in self.source.nodes:
-            if self.casts_to_half(node):
-                self.round_operand(node)
-            elif not self.calculates(node) or not self.widened(node):
-                self.keep_half(node)
+
+    def add(self, node: Node) -> None:
+        """Write a node over float32, or as it is, over values of the model's types."""
+        if self.casts_to_half(node):
+            self.round_operand(node)
+        elif not self.calculates(node) or not self.widened(node):
+            build = Builder(node, self)
+            for value in filter(None, node.inputs):
+                self.narrow(build, value)
+            self.keep(node)
+
+    def finish(self) -> Function:
         for value in self.source.outputs:
             self.narrow(Builder.without_origin(self), value)
-        return remove_dead_code(self.written())
+        return Rewriting.finish(self)
+
+    def has_half(self, value: str) -> bool:
+        """True if a value exists in the model's type, not only in its float32 form."""
+        is_stored = value in self.constants or value in self.source.inputs
+        return is_stored or self.producer(value) is not None
 
     def float16_values(self) -> frozenset[str]:
         """The float32 forms of values that are float16 in the model."""
         return frozenset(
             wide
             for value, wide in self.wide.items()
-            if (type_ := self.scope.type_of(value)) is not None and type_.dtype is DType.float16
+            if (type_ := self.types.get(value)) is not None and type_.dtype is DType.float16
         )
 
     def is_half(self, value: str) -> bool:
-        type_ = self.scope.type_of(value) if value else None
+        type_ = self.types.get(value)
         return type_ is not None and type_.dtype in HALVES
 
     def casts_to_half(self, node: Node) -> bool:
         """True for a Cast of a float32 value, or of a half, to a half."""
         if node.operator not in _CASTS or not self.is_half(node.outputs[0]):
             return False
-        type_ = self.scope.type_of(node.inputs[0])
+        type_ = self.types.get(node.inputs[0])
         return type_ is not None and type_.dtype in {DType.float32, *HALVES}
 
     def round_operand(self, node: Node) -> None:
@@ -149,7 +161,7 @@ class _Widening(FunctionWriter):
         halves = [value for value in node.inputs if self.is_half(value)]
         if not halves or node.operator in (*CONTROL, APPEND):
             return False
-        if any(value not in self.types and value not in self.constants for value in halves):
+        if not all(map(self.has_half, halves)):
             return True
         if node.operator == ("", "View") or row_of(node).compute is None:
             return False
@@ -170,7 +182,7 @@ class _Widening(FunctionWriter):
         build = Builder(node, self)
         read = self.round if node.operator in STEPS else self.widen
         inputs = tuple(read(build, v) if self.is_half(v) else v for v in node.inputs)
-        types = {v: t for v in inputs if v and (t := self.type_of(v)) is not None}
+        types = {v: self.types[v] for v in inputs if v in self.types}
         scope = Scope(types, self.constants, self.scope.values)
         names = {v: f"{v}.wide" for v in node.outputs if self.is_half(v)}
         try:
@@ -190,16 +202,6 @@ class _Widening(FunctionWriter):
         build.append(replace(node, inputs=inputs, outputs=renamed), output_types)
         return True
 
-    def keep_half(self, node: Node) -> None:
-        """Write the node as it is, over values of the model's types."""
-        build = Builder(node, self)
-        for value in filter(None, node.inputs):
-            self.narrow(build, value)
-        build.append(node, [self.source.types[v] for v in node.outputs if v])
-
-    def type_of(self, value: str) -> TensorType | None:
-        return self.types.get(value) or self.scope.type_of(value)
-
     def chooses(self, node: Node) -> bool:
         """True if each element of a node's results is one of its rounded operands' elements."""
         is_choice = kind_of(node) == "injective" or (not node.domain and node.op in _CHOICES)
@@ -207,7 +209,7 @@ class _Widening(FunctionWriter):
 
     def narrow(self, build: Builder, value: str) -> None:
         """Write a value in the model's type, if only its float32 form is written so far."""
-        if value in self.wide and value not in self.types and value not in self.constants:
+        if value in self.wide and not self.has_half(value):
             source = self.unrounded.get(value, self.wide[value])
             self.cast(build, source, self.source.types[value].dtype, value)
 
@@ -237,9 +239,7 @@ class _Widening(FunctionWriter):
         return self.wide[value]
 
     def cast(self, build: Builder, value: str, dtype: DType, output: str) -> None:
-        source_type = self.type_of(value)
-        assert source_type is not None, value
-        type_ = TensorType(dtype, source_type.shape)
+        type_ = TensorType(dtype, self.types[value].shape)
         build("Cast", value, output=output, type_=type_, to=TYPE_NUMBERS[dtype])
 
 

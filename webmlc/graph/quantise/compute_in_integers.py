@@ -40,9 +40,8 @@ from webmlc.graph.rewrite.patterns import (
     value,
     view,
 )
-from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification, remove_dead_code
 from webmlc.graph.simplify.constants import fold_function
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 BYTES = (DType.int8, DType.uint8)
 """Quantised types whose products sum in int32 without overflow."""
@@ -474,5 +473,5 @@ def compute_function(function: Function) -> Function:
     """Rewrite one function. A function without quantised values is returned unchanged."""
     if all(node.op not in QUANTISED_CONSTANTS for node in function.nodes):
         return function
-    rewritten = Rewriting(function, RULES).run()
-    return fold_function(remove_dead_code(rewritten))
+    integers = Simplification(function, RULES).run()
+    return fold_function(remove_dead_code(integers))

@@ -12,32 +12,37 @@ floats, and scale them in registers. before → after:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
-from webmlc.graph.ir import Function, Module
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.rewrite.rewriting import Rewriting
 
 
 def duplicate_dequantisation(module: Module) -> Module:
     """Duplicate in every function."""
-    return module.map_functions(lambda function: _Rewrite(function).run())
+    return module.map_functions(_duplicated)
+
+
+def _duplicated(function: Function) -> Function:
+    return _Duplication(function, readers=Counter(function.outputs)).run()
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written."""
+class _Duplication(Rewriting):
+    """The function being written, and how often each value is read so far."""
 
-    def run(self) -> Function:
-        dequantised = {n.outputs[0]: n for n in self.source.nodes if n.op == "DequantizeLinear"}
-        readers = dict.fromkeys(self.source.outputs, 1)
-        for node in self.source.nodes:
-            inputs: list[str] = []
-            for value in node.inputs:
-                count = readers.get(value, 0)
-                readers[value] = count + 1
-                if count and value in dequantised:
-                    copy = replace(dequantised[value], outputs=(f"{value}/{count}",))
-                    (value,) = self.append(copy, (self.types[value],))
-                inputs.append(value)
-            self.keep(replace(node, inputs=tuple(inputs)))
-        return self.written()
+    readers: Counter[str] = field(kw_only=True)
+
+    def add(self, node: Node) -> None:
+        """Write a node, which reads its own copies of dequantised values."""
+        self.keep(replace(node, inputs=tuple(map(self.read, node.inputs))))
+
+    def read(self, value: str) -> str:
+        """The value, or the next copy of a dequantised value that has a reader."""
+        count, maker = self.readers[value], self.producer(value)
+        self.readers[value] += 1
+        if not count or maker is None or maker.op != "DequantizeLinear":
+            return value
+        copy = replace(maker, outputs=(f"{value}/{count}",))
+        return self.append(copy, (self.types[value],))[0]

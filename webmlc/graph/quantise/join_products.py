@@ -20,24 +20,31 @@ slice of a joined result may need a copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Function, Module, Node, TensorType, consumers
+from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, joined_origin
 from webmlc.graph.ops.block_quantised import PRODUCT, WEIGHTS
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.patterns import P, Rule
+from webmlc.graph.rewrite.rewriting import Rewriting, rewritten
 
 
 def join_products(module: Module) -> Module:
     """Join in every function."""
-    return module.map_functions(lambda function: _Joining(function).run())
+    return module.map_functions(_joined)
+
+
+def _joined(function: Function) -> Function:
+    groups = dict(_Products(function).groups())
+    product = P(PRODUCT[1], domain=PRODUCT[0])
+    return rewritten(function, [Rule(product, partial(_join, groups))]) if groups else function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,67 +66,52 @@ class _Member:
 
 
 @dataclass(slots=True)
-class _Joining(FunctionRewriter):
-    """The function being written, and the members that are joined, by their nodes."""
+class _Products:
+    """The products of a function, and the consumers of its values."""
 
+    function: Function
     users: dict[str, list[Node]] = field(init=False)
-    groups: dict[Node, tuple[_Member, ...]] = field(default_factory=dict)
-    replaced: set[Node] = field(default_factory=set)
 
-    def run(self) -> Function:
-        self.users = consumers(self.source)
-        self.find_groups()
-        if not self.groups:
-            return self.source
-        for node in self.source.nodes:
-            if node in self.groups:
-                self.join(self.groups[node])
-            elif node not in self.replaced:
-                self.keep(node)
-        return remove_dead_code(self.written())
+    def __post_init__(self) -> None:
+        self.users = consumers(self.function)
 
-    def find_groups(self) -> None:
-        """Collect the products that can be joined, by the first product of each group."""
+    def groups(self) -> Iterator[tuple[Node, tuple[_Member, ...]]]:
+        """The products that can be joined, behind the first product of each group."""
         by_form: dict[object, list[_Member]] = {}
-        position = {node: number for number, node in enumerate(self.source.nodes)}
-        for node in self.source.nodes:
-            if (node.domain, node.op) == PRODUCT and self.has_own_weights(node):
+        position = {node: number for number, node in enumerate(self.function.nodes)}
+        for node in self.function.nodes:
+            if node.operator == PRODUCT and self.has_own_weights(node):
                 by_form.setdefault(self.form(node), []).append(self.member(node))
         for members in by_form.values():
             # Only the last member may end within a panel of columns.
             ordered = sorted(members, key=lambda member: member.columns % PACK != 0)
             whole = [member for member in ordered if member.columns % PACK == 0]
             joined = _with_equal_ends(ordered[: len(whole) + 1])
-            if len(joined) < 2:
-                continue
-            first = min(joined, key=lambda member: position[member.product])
-            self.groups[first.product] = joined
-            for member in joined:
-                nodes = (member.product, member.bias, member.view)
-                self.replaced.update(node for node in nodes if node is not None)
+            if len(joined) > 1:
+                yield min((member.product for member in joined), key=position.__getitem__), joined
 
     def has_own_weights(self, node: Node) -> bool:
         """True if the weights are constants that no other node reads."""
         weights = node.inputs[WEIGHTS:]
-        return all(w in self.constants and self.users[w] == [node] for w in weights)
+        return all(w in self.function.constants and self.users[w] == [node] for w in weights)
 
     def form(self, node: Node) -> object:
         """The properties that are equal for products that can be joined."""
         attributes = tuple((name, node.attributes[name]) for name in ("bits", "block", "excess"))
-        types = tuple(self.constants[weight].dtype.str for weight in node.inputs[WEIGHTS:])
+        types = tuple(self.function.constants[weight].dtype.str for weight in node.inputs[WEIGHTS:])
         return (node.inputs[:WEIGHTS], attributes, types)
 
     def member(self, product: Node) -> _Member:
         """A product with the sum and the view that follow it."""
         member = _Member(product, int(product.attributes["columns"]))
         bias = self.only_reader(product.outputs[0])
-        if bias is not None and (bias.domain, bias.op) == ("", "Add"):
-            vectors = (self.constants[i] for i in bias.inputs if i in self.constants)
-            if any(vector.shape == (member.columns,) for vector in vectors):
+        if bias is not None and bias.operator == ("", "Add"):
+            vectors = map(self.function.constants.get, bias.inputs)
+            if any(v is not None and v.shape == (member.columns,) for v in vectors):
                 member = replace(member, bias=bias)
         view = self.only_reader(member.last.outputs[0])
-        if view is not None and (view.domain, view.op, len(view.inputs)) == ("", "Reshape", 1):
-            size = _divided_columns(self.types[view.inputs[0]], self.types[view.outputs[0]])
+        if view is not None and (*view.operator, len(view.inputs)) == ("", "Reshape", 1):
+            size = _divided_columns(*map(self.function.type, (view.inputs[0], view.outputs[0])))
             if size is not None:
                 member = replace(member, view=view, size=size)
         return member
@@ -127,41 +119,45 @@ class _Joining(FunctionRewriter):
     def only_reader(self, value: str) -> Node | None:
         """The only node that reads a value. `None` if several nodes or the caller read it."""
         users = self.users.get(value, [])
-        return users[0] if len(users) == 1 and value not in self.source.outputs else None
+        return users[0] if len(users) == 1 and value not in self.function.outputs else None
 
-    def join(self, members: Sequence[_Member]) -> None:
-        """Write one product, and the slices of its result."""
-        first = members[0]
-        origin = tuple(dict.fromkeys(o for m in members for o in m.product.origin))
-        build = Builder(replace(first.product, origin=origin), self)
-        slots = range(WEIGHTS, len(first.product.inputs))
-        weights = [
-            build.constant(np.concatenate([self.constants[m.product.inputs[s]] for m in members]))
-            for s in slots
+
+def _join(groups: Mapping[Node, tuple[_Member, ...]], node: Node, rewriting: Rewriting) -> None:
+    """The first product of a group  ->  the joined product, and a slice in place of the end of each
+    member. The nodes before these ends have no reader then.
+    """
+    members = groups.get(node)
+    if members is None:
+        return
+    first = members[0]
+    origin = joined_origin(*(member.product for member in members))
+    build = Builder(replace(first.product, origin=origin), rewriting)
+    slots = range(WEIGHTS, len(first.product.inputs))
+    weights = [
+        np.concatenate([rewriting.constants[m.product.inputs[s]] for m in members]) for s in slots
+    ]
+    columns = sum(member.columns for member in members)
+    value = build(
+        PRODUCT[1], *first.product.inputs[:WEIGHTS], *weights, domain=PRODUCT[0],
+        **{**first.product.attributes, "columns": columns},
+    )  # fmt: skip
+    if first.bias is not None:
+        biases = [
+            rewriting.constants[next(i for i in m.bias.inputs if i in rewriting.constants)]
+            for m in members
+            if m.bias is not None
         ]
-        columns = sum(member.columns for member in members)
-        value = build(
-            PRODUCT[1], *first.product.inputs[:WEIGHTS], *weights, domain=PRODUCT[0],
-            **{**first.product.attributes, "columns": columns},
-        )  # fmt: skip
-        if first.bias is not None:
-            biases = [
-                self.constants[next(i for i in m.bias.inputs if i in self.constants)]
-                for m in members
-                if m.bias is not None
-            ]
-            value = build("Add", value, build.constant(np.concatenate(biases)))
-        if first.view is not None:
-            rows = self.types[first.view.outputs[0]].shape[:-2]
-            shape: tuple[Expr, ...] = (*rows, const(columns // first.size), const(first.size))
-            type_ = TensorType(self.types[value].dtype, shape)
-            value = build("Reshape", value, type_=type_, shape=shape)
-        axis = len(self.types[value].shape) - (1 if first.view is None else 2)
-        ends = accumulate((member.columns // first.size for member in members), initial=0)
-        for member, (start, end) in zip(members, pairwise(ends), strict=True):
-            slice_of = Builder(member.last, self)
-            bounds = (slice_of.constant(np.array([n])) for n in (start, end, axis))
-            slice_of("Slice", value, *bounds, output=member.last.outputs[0])
+        value = value + np.concatenate(biases)
+    if first.view is not None:
+        rows = rewriting.types[first.view.outputs[0]].shape[:-2]
+        shape: tuple[Expr, ...] = (*rows, const(columns // first.size), const(first.size))
+        value = build("Reshape", value, type_=replace(value.type, shape=shape), shape=shape)
+    axis = value.type.rank - (1 if first.view is None else 2)
+    ends = accumulate((member.columns // first.size for member in members), initial=0)
+    for member, bounds in zip(members, pairwise(ends), strict=True):
+        slice_of = Builder(member.last, rewriting)
+        numbers = (np.array([n]) for n in (*bounds, axis))
+        slice_of("Slice", value, *numbers, output=member.last.outputs[0])
 
 
 def _with_equal_ends(members: Sequence[_Member]) -> tuple[_Member, ...]:

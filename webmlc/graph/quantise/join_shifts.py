@@ -13,15 +13,13 @@ each name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array, Function, Module, Node
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.builder import Value
+from webmlc.graph.ir import Module, Node
+from webmlc.graph.rewrite.patterns import P, Rule, constant, value
+from webmlc.graph.rewrite.rewriting import Rewriting, rewritten
 
 
 def join_shifts(module: Module) -> Module:
@@ -29,64 +27,29 @@ def join_shifts(module: Module) -> Module:
 
     needs: inferred types. guarantees: inferred types, no dead code.
     """
-    return module.map_functions(lambda function: remove_dead_code(_Rewrite(function).run()))
+    return module.map_functions(lambda function: rewritten(function, [RULE]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shift:
-    """A value, and the constants added to it: their sum, and their names with their signs."""
+def _join(
+    x: Value, a: Value, earlier: Node, b: Value, node: Node, rewriting: Rewriting
+) -> Value | None:
+    """(x ± a) ± b  ->  x + (±a ± b), for int32 numbers, or a number for each column."""
+    if x.type.dtype is not DType.int32 or x in rewriting.constants:
+        return None
+    if any(c.array.size != (c.array.shape[-1] if c.array.ndim else 1) for c in (a, b)):
+        return None
+    with np.errstate(over="ignore"):  # int32 wraps, as the additions do
+        shift = sum(c.array if n.op == "Add" else -c.array for c, n in ((a, earlier), (b, node)))
+    names = (_name(c, n, rewriting) for c, n in ((a, earlier), (b, node)))
+    return x + x.build.constant(shift, name="".join(names))
 
-    value: str
-    constant: Array
-    names: str
 
-    def after(self, earlier: _Shift) -> _Shift:
-        """Both shifts, one after the other."""
-        with np.errstate(over="ignore"):  # int32 wraps, as the additions do
-            constant = np.asarray(earlier.constant + self.constant)
-        return _Shift(earlier.value, constant, earlier.names + self.names)
+def _name(constant: Value, node: Node, rewriting: Rewriting) -> str:
+    """The name of a constant behind its sign. The name of an earlier sum has its signs already."""
+    sign = "+" if node.op == "Add" else "-"
+    return f"{sign}{constant}" if constant in rewriting.source.constants else constant
 
 
-@dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written. `shifts` has each value that is another value plus constants."""
-
-    shifts: dict[str, _Shift] = field(default_factory=dict)
-
-    def run(self) -> Function:
-        for node in self.source.nodes:
-            shift = self.shift(node)
-            if shift is None:
-                self.keep(node)
-                continue
-            (output,) = node.outputs
-            if shift.value in self.shifts:
-                shift = shift.after(self.shifts[shift.value])
-                build = Builder(node, self)
-                constant = build.constant(shift.constant, name=shift.names)
-                build("Add", shift.value, constant, output=output)
-            else:
-                self.keep(node)
-            self.shifts[output] = shift
-        return self.written()
-
-    def shift(self, node: Node) -> _Shift | None:
-        """The shift of a node that adds a constant to a value in int32: one number, or a number for
-        each column. `None` for other nodes.
-        """
-        if node.domain or node.op not in ("Add", "Sub"):
-            return None
-        if self.types[node.outputs[0]].dtype is not DType.int32:
-            return None
-        left, right = node.inputs
-        if node.op == "Add" and left in self.constants:
-            left, right = right, left
-        constant = self.constants.get(right)
-        if constant is None or left in self.constants:
-            return None
-        if constant.size != (constant.shape[-1] if constant.ndim else 1):
-            return None
-        if node.op == "Add":
-            return _Shift(left, constant, f"+{right}")
-        with np.errstate(over="ignore"):
-            return _Shift(left, np.asarray(-constant), f"-{right}")
+_SHIFTS = ("Add", "Sub")
+RULE = Rule(P(_SHIFTS, P(_SHIFTS, value("x"), constant("a"), name="earlier"), constant("b")), _join)
+"""The rule of this pass."""

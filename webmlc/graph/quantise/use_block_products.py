@@ -40,8 +40,7 @@ from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE
 from webmlc.graph.quantise.quantise_weights import Quantisation, quantise_matrix, stored_bytes
 from webmlc.graph.rewrite.patterns import P, Rule, by_operator
-from webmlc.graph.rewrite.rewriting import Rewriting
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification, remove_dead_code
 
 MIN_SAVING = 2
 """Float weights become block-quantised if blocks divide their bytes by at least this number. Chosen
@@ -118,7 +117,7 @@ class _BlockProducts:
             return self.function
         self.users = consumers(self.function)
         rules = by_operator([Rule(P(("MatMul", "Gemm", "Gather")), self.rewritten)])
-        return remove_dead_code(Rewriting(self.function, rules).run())
+        return remove_dead_code(Simplification(self.function, rules).run())
 
     def rewritten(self, rewriting: Rewriting, node: Node, context: Context) -> str | None:
         """The value that takes the place of a product or gather with weights."""

@@ -35,12 +35,12 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.layout import BYTES_PER_WORD, ByteOperator, ByteProduct, column_axis
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator, constant, value
+from webmlc.graph.rewrite.rewriting import Rewriting, remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)
 _PRODUCTS: Mapping[ByteOperator, frozenset[str]] = {
@@ -61,73 +61,61 @@ def use_byte_products(module: Module, operator: ByteOperator) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
+    product = P(_PRODUCTS[operator], value("data"), constant("weights"), domain="webmlc")
+    rules = by_operator([Rule(product, _use_words)])
+    return module.map_functions(
+        lambda f: remove_dead_code(_Words(f, rules, operator=operator).run())
+    )
 
-    def rewritten(function: Function) -> Function:
-        return remove_dead_code(_Rewrite(function, operator=operator).run())
 
-    return module.map_functions(rewritten)
+def _use_words(data: Value, weights: Value, y: Value, rewriting: _Words) -> str | None:
+    """A product of bytes  ->  the product of their words, less the excess of shifted bytes"""
+    build, node = y.build, y.build.source
+    if data.type.dtype not in _BYTES or not _fills_words(data, weights.array, y):
+        return None
+    bytes_ = ByteProduct(data.type.dtype, rewriting.operator)
+    attributes: dict[str, Any] = {**node.attributes, "bytes": bytes_}
+    columns, left = str(weights), str(data)
+    if node.op == "DepthwiseConv":
+        columns = rewriting.columns(build, weights)
+    elif (span := rewriting.span(node)) > 1:
+        left, columns, attributes["windows"] = rewriting.neighbours(build, span)
+    else:
+        left = rewriting.whole(build, data)
+    packed = f"{columns}.words"
+    is_packed = packed in rewriting.types  # convolutions may share weights
+    if node.op != "DepthwiseConv":
+        left = rewriting.words(build, left)
+        if not is_packed:
+            build.constant(_words(rewriting.constants[columns]), name=packed)
+    elif not is_packed:
+        build("PackBytes", columns, output=packed, domain="webmlc")
+    output = f"{y}.shifted" if bytes_.offset else y
+    product = build(node.op, left, packed, output=output, domain=node.domain, **attributes)
+    if not bytes_.offset:
+        return product
+    excess = rewriting.sums(node) * np.int32(bytes_.offset)
+    return product - build.constant(excess, name=f"{y}.excess")
+
+
+def _fills_words(data: Value, weights: Array, y: Value) -> bool:
+    """True for constant bytes, if the channels are whole words or worth padding to whole words."""
+    node = y.build.source
+    if weights.dtype != np.int8 or as_int(data.shape[-1]) is None:
+        return False
+    if node.op == "DepthwiseConv":
+        return bool(weights.shape[column_axis(weights.ndim - 1)] > 1)
+    if weights.shape[-2] % BYTES_PER_WORD == 0:
+        return True
+    outputs = as_int(y.shape[-1]) or 0
+    return node.attributes.get("groups", 1) == 1 and outputs >= _FEWEST_OUTPUTS
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written, with this operator."""
+class _Words(Rewriting):
+    """The function whose products read words, and their operator."""
 
     operator: ByteOperator = field(kw_only=True)
-
-    def run(self) -> Function:
-        for node in self.source.nodes:
-            if self.is_chosen(node):
-                self.product(node)
-            else:
-                self.keep(node)
-        return self.written()
-
-    def is_chosen(self, node: Node) -> bool:
-        """True for a product of bytes with constant bytes, if its channels are whole words or worth
-        padding to whole words.
-        """
-        if node.domain != "webmlc" or node.op not in _PRODUCTS[self.operator]:
-            return False
-        if self.types[node.inputs[0]].dtype not in _BYTES:
-            return False
-        weights = self.constants.get(node.inputs[1])
-        channels = self.types[node.inputs[0]].shape[-1]
-        if weights is None or weights.dtype != np.int8 or as_int(channels) is None:
-            return False
-        if node.op == "DepthwiseConv":
-            return bool(weights.shape[column_axis(weights.ndim - 1)] > 1)
-        if weights.shape[-2] % BYTES_PER_WORD == 0:
-            return True
-        outputs = as_int(self.types[node.outputs[0]].shape[-1]) or 0
-        return node.attributes.get("groups", 1) == 1 and outputs >= _FEWEST_OUTPUTS
-
-    def product(self, node: Node) -> None:
-        """Write a product over words."""
-        data, weights = node.inputs
-        (result,) = node.outputs
-        build = Builder(node, self)
-        bytes_ = ByteProduct(self.types[data].dtype, self.operator)
-        attributes: dict[str, Any] = {**node.attributes, "bytes": bytes_}
-        if node.op == "DepthwiseConv":
-            weights = self.columns(build, weights)
-        elif (span := self.span(node)) > 1:
-            data, weights, attributes["windows"] = self.neighbours(build, span)
-        else:
-            data = self.whole(build, data)
-        packed = f"{weights}.words"
-        is_packed = packed in self.types  # convolutions may share weights
-        if node.op != "DepthwiseConv":
-            data = self.words(build, data)
-            if not is_packed:
-                build.constant(_words(self.constants[weights]), name=packed)
-        elif not is_packed:
-            build("PackBytes", weights, output=packed, domain="webmlc")
-        output = f"{result}.shifted" if bytes_.offset else result
-        build(node.op, data, packed, output=output, domain=node.domain, **attributes)
-        if bytes_.offset:
-            excess = self.sums(node) * np.int32(bytes_.offset)
-            shift = build.constant(excess, name=f"{result}.excess")
-            build("Sub", output, shift, output=result)
 
     def columns(self, build: Builder, weights: str) -> str:
         """Weights of a depthwise convolution with the taps of a column side by side."""
@@ -199,7 +187,7 @@ class _Rewrite(FunctionRewriter):
         type_ = self.types[data]
         pads = np.zeros(2 * type_.rank, np.int64)
         pads[axis] = missing
-        maker = self.makers.get(data)
+        maker = self.producer(data)
         if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
             source, amounts, value = maker.inputs
             pads = pads + self.constants[amounts]

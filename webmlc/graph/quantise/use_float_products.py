@@ -17,94 +17,96 @@ its part of the weights, so that these nodes can be their common epilogue. befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Function, Module, Node, consumers
 from webmlc.graph.ops.block_quantised import DOMAIN, PRODUCT, QUANTISE_BLOCKS, WEIGHTS
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.rewrite.meaning import MAPS, kind_of
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.patterns import P, Rule, nothing, value
+from webmlc.graph.rewrite.rewriting import Rewriting, rewritten
+
+Users = Mapping[str, list[Node]]
+"""The nodes that read each value."""
+_QUANTISED = P(QUANTISE_BLOCKS[1], value("data"), domain=DOMAIN)
+_PRODUCTS = tuple(
+    P(PRODUCT[1], *operands, name="product", domain=DOMAIN, more=True)
+    for operands in ((_QUANTISED, value("scales")), (value("data"), nothing("scales")))
+)
+"""Products of quantised data whose source is there, and of float32 data."""
 
 
 def use_float_products(module: Module) -> Module:
     """Rewrite every function."""
-    return module.map_functions(lambda function: _Rewriting(function).run())
+    return module.map_functions(_with_float_products)
 
 
-@dataclass(slots=True)
-class _Rewriting(FunctionRewriter):
-    """The function being written, and the consumers of its source's values."""
+def _with_float_products(function: Function) -> Function:
+    users = consumers(function)
+    products = [Rule(product, partial(_float_product, users)) for product in _PRODUCTS]
+    slices = [
+        Rule(P("Slice", product, more=True), partial(_float_slice, users)) for product in _PRODUCTS
+    ]
+    return rewritten(function, [*products, *slices])
 
-    users: dict[str, list[Node]] = field(init=False)
 
-    def run(self) -> Function:
-        self.users = consumers(self.source)
-        replaced: set[Node] = set()
-        for node in self.source.nodes:
-            data = self.data_of(node)
-            if data is None:
-                if node not in replaced:
-                    self.keep(node)
-                continue
-            slices = self.elementwise_slices(node)
-            for part, first in slices.items():
-                self.write(replace(part, origin=(*node.origin, *part.origin)), node, data, first)
-            replaced.update(slices)
-            if not slices:
-                self.write(node, node, data, 0)
-        return remove_dead_code(self.written())
+def _float_product(
+    users: Users, data: Value, node: Node, build: Builder, rewriting: Rewriting
+) -> Value | None:
+    """A product of quantised data  ->  a product of the data, unless its slices become products"""
+    return None if _slices(users, node, rewriting) else _write(build, node, data, 0)
 
-    def data_of(self, node: Node) -> str | None:
-        """The float32 data of a product of block-quantised weights; `None` for other nodes."""
-        if (node.domain, node.op) != PRODUCT:
-            return None
-        quantised, scale, _ = node.inputs[:WEIGHTS]
-        if not scale:
-            return quantised
-        maker = self.makers.get(quantised)
-        if maker is None or (maker.domain, maker.op) != QUANTISE_BLOCKS:
-            return None
-        return maker.inputs[0]
 
-    def write(self, place: Node, product: Node, data: str, first: int) -> None:
-        """Write the product of the columns from `first` on, in place of a node."""
-        columns = as_int(self.types[place.outputs[0]].shape[-1])
-        attributes = {name: product.attributes[name] for name in ("bits", "block", "excess")}
-        Builder(place, self)(
-            "FloatBlockProduct", data, *product.inputs[WEIGHTS:],
-            output=place.outputs[0],
-            domain=DOMAIN, first=first, columns=columns, **attributes,
-        )  # fmt: skip
+def _float_slice(
+    users: Users, data: Value, product: Node, node: Node, rewriting: Rewriting
+) -> Value | None:
+    """A slice of a product  ->  a product of a part of the weights"""
+    first = _slices(users, product, rewriting).get(node.outputs[0])
+    if first is None:
+        return None
+    build = Builder(replace(node, origin=(*product.origin, *node.origin)), rewriting)
+    return _write(build, product, data, first)
 
-    def elementwise_slices(self, product: Node) -> dict[Node, int]:
-        """The slices of a product's columns, with their first columns. Only these slices may read
-        the product, only elementwise nodes may read the slices, and each slice must start with a
-        panel of the weights.
-        """
-        value = product.outputs[0]
-        if value in self.source.outputs:
+
+def _write(build: Builder, product: Node, data: Value, first: int) -> Value:
+    """Write the product of the columns from `first` on, in place of the builder's node."""
+    columns = as_int(build.value(build.source.outputs[0]).shape[-1])
+    attributes = {name: product.attributes[name] for name in ("bits", "block", "excess")}
+    return build(
+        "FloatBlockProduct", data, *product.inputs[WEIGHTS:],
+        domain=DOMAIN, first=first, columns=columns, **attributes,
+    )  # fmt: skip
+
+
+def _slices(users: Users, product: Node, rewriting: Rewriting) -> dict[str, int]:
+    """The slices of a product's columns, with their first columns. Only these slices may read the
+    product, only elementwise nodes may read the slices, and each slice must start with a panel of
+    the weights.
+    """
+    value, outputs = product.outputs[0], rewriting.source.outputs
+    if value in outputs:
+        return {}
+    slices: dict[str, int] = {}
+    for user in users.get(value, []):
+        first = _first_column(user, rewriting)
+        readers = users.get(user.outputs[0], [])
+        is_elementwise = bool(readers) and all(kind_of(reader) in MAPS for reader in readers)
+        if first is None or first % PACK or not is_elementwise or user.outputs[0] in outputs:
             return {}
-        slices: dict[Node, int] = {}
-        for user in self.users.get(value, []):
-            first = self.first_column(user)
-            readers = self.users.get(user.outputs[0], [])
-            is_elementwise = bool(readers) and all(kind_of(reader) in MAPS for reader in readers)
-            if first is None or first % PACK or not is_elementwise:
-                return {}
-            slices[user] = first
-        return slices
+        slices[user.outputs[0]] = first
+    return slices
 
-    def first_column(self, node: Node) -> int | None:
-        """The first column that a slice of columns takes; `None` for other nodes."""
-        if (node.domain, node.op) != ("", "Slice") or node.outputs[0] in self.source.outputs:
-            return None
-        data, start, _, *rest = node.inputs
-        if len(rest) != 1 or not all(name in self.constants for name in (start, rest[0])):
-            return None
-        starts, axes = (self.constants[name].reshape(-1) for name in (start, rest[0]))
-        if len(axes) != 1 or int(axes[0]) not in (-1, self.rank(data) - 1) or starts[0] < 0:
-            return None
-        return int(starts[0])
+
+def _first_column(node: Node, rewriting: Rewriting) -> int | None:
+    """The first column that a slice of columns takes; `None` for other nodes."""
+    if node.operator != ("", "Slice") or len(node.inputs) != 4:
+        return None
+    starts, axes = (rewriting.constants.get(node.inputs[slot]) for slot in (1, 3))
+    if starts is None or axes is None or axes.size != 1 or starts.item() < 0:
+        return None
+    last = rewriting.types[node.inputs[0]].rank - 1
+    return int(starts.item()) if axes.item() in (-1, last) else None

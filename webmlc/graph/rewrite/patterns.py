@@ -198,7 +198,8 @@ def nothing(name: str) -> Pattern:
 
 Result = Node | str | None
 """The result of a rule: a value that is equal to the node's output, or a better node, or `None`. If
-the value is the output of the node that the rule wrote last, that node is the better node.
+the value is the output of the node that the rule wrote last, that node is the better node. Only a
+`Simplification` takes other values.
 """
 
 

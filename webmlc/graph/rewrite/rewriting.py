@@ -1,13 +1,19 @@
 """Write a function in one forward walk over the nodes of another function.
 
-A `FunctionWriter` is the destination of the pass's builders: it infers the type of each node at
-once, so that the next step can ask for it. A `FunctionRewriter` is a pass that writes each node of
-its source itself, under the names that it chooses. A `Rewriting` applies rules
-(`rewrite.patterns`): a rule gets a node whose inputs are already rewritten, and returns an equal
-value, or an equal node that is better (to which the rules are applied again), or `None`. Equal
-nodes become one.
+A `Rewriting` is the walk of every pass over a graph. The pass is a table of rules
+(`rewrite.patterns`). A rule gets a node whose inputs are already written, and returns an equal
+value, or an equal node that is better, or `None`. A node without a result is written as it is:
 
-    >>> Builder(node, writer)("Relu", "x", output="y")      # appends %y = Relu(%x)
+    use_relu = Rule(P("Max", value("x"), number("zero")), _use_relu)
+
+    def _use_relu(x: Value, zero: Value) -> Value | None:         %y = Max(%x, 0)  ->  %y = Relu(%x)
+        return x.op("Relu") if zero.array == 0 else None
+
+A `Simplification` also applies the rules to their own results, and lets equal nodes become one.
+Both are destinations of the rules' builders: the type of each node is inferred at once, so that the
+next step can ask for it.
+
+    >>> Builder(node, rewriting)("Relu", "x", output="y")      # appends %y = Relu(%x)
     'y'
 """
 
@@ -24,10 +30,11 @@ import numpy as np
 
 from webmlc.core.errors import InternalError
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType, producers
+from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.operator import Context, Scope, array_type, symbols_bound_by
+from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import infer_node, row_of
-from webmlc.graph.rewrite.patterns import Rule, Rules
+from webmlc.graph.rewrite.patterns import Result, Rule, Rules, by_operator
 
 COMPARED = 1 << 20
 """Constants of at most this many bytes are compared by content. Larger ones are rarely equal, and
@@ -39,26 +46,55 @@ _NUMBER = re.compile(r"/\d+$")
 
 
 @dataclass(slots=True)
-class FunctionWriter:
-    """The nodes, types and constants so far of the function that replaces `source`."""
+class Rewriting:
+    """The nodes, types and constants so far of the function that replaces `source`. Each node is
+    written once: as the result of the first of its `rules` that has one, or as it is. Values keep
+    their names, and rules ask the rewriting about values.
+
+    `uses` has the number of times that live nodes of the source read each value, as `count_uses`
+    counts them.
+    """
 
     source: Function
+    rules: Rules = field(default_factory=dict)
     nodes: list[Node] = field(init=False, default_factory=list)
     types: dict[str, TensorType] = field(init=False, default_factory=dict)
     constants: dict[str, Array] = field(init=False, default_factory=dict)
+    scope: Scope = field(init=False)
+    uses: Counter[str] = field(init=False)
+    _producers: dict[str, Node] = field(init=False, default_factory=dict)
 
-    def written(self) -> Function:
-        """The function that was written, under the signature of its source."""
-        return replace(
-            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
-        )
+    def __post_init__(self) -> None:
+        for name, array in self.source.constants.items():
+            self.constants[name] = np.asarray(array, order="C")
+            self.types[name] = array_type(array)
+        self.types.update(self.source.types)
+        self.scope = Scope(self.types, self.constants, Scope.of(self.source).values)
+        self.uses = count_uses(self.source)
+
+    def producer(self, value: str) -> Node | None:
+        """The node that computes a value, in its present form; `None` for inputs and constants."""
+        return self._producers.get(value)
+
+    def is_single_use(self, value: str) -> bool:
+        """True where one node reads the value, and it is not an output."""
+        return self.uses[value] == 1
+
+    def type_of(self, name: str) -> TensorType | None:
+        """The type of a value; `None` for an unknown name."""
+        return self.types.get(name)
 
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
         """Append a node; the types of its outputs are `types`, or else inferred."""
         inferred = types or infer_node(node, self.types, self.constants)
         self.types.update(zip(filter(None, node.outputs), inferred, strict=True))
         self.nodes.append(node)
+        self._producers.update((output, node) for output in node.outputs if output)
         return node.outputs
+
+    def keep(self, node: Node) -> None:
+        """Append a node whose outputs have their types already."""
+        self.append(node, [self.types[output] for output in node.outputs if output])
 
     def store(self, array: Array, source: Node, name: str) -> str:
         """Store a constant under its name, in row-major order."""
@@ -66,10 +102,6 @@ class FunctionWriter:
         self.constants[name] = np.asarray(array, order="C")
         self.types[name] = array_type(array)
         return name
-
-    def type_of(self, name: str) -> TensorType | None:
-        """The type of a value; `None` for an unknown name."""
-        return self.types.get(name)
 
     def fresh(self, source: Node, what: str) -> str:
         """Return a name under the first output of `source`."""
@@ -91,85 +123,104 @@ class FunctionWriter:
             attributes["dtype"] = type_.dtype
         return build("View", value, output=output, domain="webmlc", type_=type_, **attributes)
 
-
-@dataclass(slots=True)
-class FunctionRewriter(FunctionWriter):
-    """A writer that knows the types and constants of its source from the start. `makers` has the
-    node that computes each value of the source.
-    """
-
-    makers: dict[str, Node] = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name, array in self.source.constants.items():
-            self.constants[name] = np.asarray(array, order="C")
-            self.types[name] = array_type(array)
-        self.types.update(self.source.types)
-        self.makers = producers(self.source)
-
-    def rewritten(self) -> Function:
-        """Write all nodes, and return the function."""
+    def run(self) -> Function:
+        """Rewrite all nodes of the function."""
         for node in self.source.nodes:
-            self.rewrite(node)
-        return self.written()
+            self.add(node)
+        return self.finish()
 
-    def rewrite(self, node: Node) -> None:
-        """Write a node of the source, or nodes that replace it."""
-        self.keep(node)
+    def add(self, node: Node) -> None:
+        """Write a node of the source, or the result of a rule in its place. A rule may write the
+        values of this node and of later nodes, which need no other result then.
+        """
+        if self._is_written(node):
+            return
+        written = len(self.nodes)
+        result = self.result_of(node, self.scope.context(node))
+        if isinstance(result, Node):
+            self.keep(result)
+        elif isinstance(result, str) and result != node.outputs[0]:
+            last = self._taken_back(result, written)
+            if last is None:
+                raise InternalError(f"{result!r} is not the last value written ({node.name!r})")
+            self.types[node.outputs[0]] = self.types.pop(result)
+            self.keep(replace(last, outputs=node.outputs[:1]))
+        elif result is None and not self._is_written(node):
+            self.keep(node)
 
-    def keep(self, node: Node) -> None:
-        """Append a node of the source, whose outputs have their types already."""
-        self.nodes.append(node)
+    def _is_written(self, node: Node) -> bool:
+        return any(output in self._producers for output in node.outputs if output)
 
-    def rank(self, value: str) -> int:
-        """The number of a value's dimensions."""
-        return self.types[value].rank
+    def _taken_back(self, value: str, written: int) -> Node | None:
+        """Remove the last node, if it computes `value` and follows the first `written` nodes."""
+        if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
+            return None
+        del self._producers[value]
+        return self.nodes.pop()
 
-    def is_new(self, value: str) -> bool:
-        """True for a value that is yet to be written. All values of the source count as such."""
-        return value not in self.types or value in self.source.types
+    def result_of(self, node: Node, context: Context) -> Result:
+        """The first result of a rule for a node."""
+        results = (rule(self, node, context) for rule in self.rules.get(node.operator, ()))
+        return next((result for result in results if result is not None), None)
+
+    def finish(self) -> Function:
+        """The function, under the signature of its source, once all nodes are written."""
+        return replace(
+            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+        )
+
+
+def rewritten(function: Function, rules: Iterable[Rule]) -> Function:
+    """Apply rules to each node of a function, and remove the nodes that nothing reads any more."""
+    return remove_dead_code(Rewriting(function, by_operator(rules)).run())
+
+
+def remove_dead_code(function: Function) -> Function:
+    """Remove the nodes and constants that neither an output nor a requirement needs."""
+    bound = BoundSymbols(function)
+    checked = (binder.outputs[0] for binder in bound.checked_by(function.requirements))
+    needed = {*function.outputs, *checked}
+    live: list[Node] = []
+    for node in reversed(function.nodes):
+        if needed.intersection(o for o in node.outputs if o):
+            live.append(node)
+            needed.update(node.inputs)
+            needed.update(binder.outputs[0] for binder in bound.needed_by(node))
+    values = {o for node in live for o in node.outputs} | set(function.inputs)
+    return replace(
+        function,
+        nodes=tuple(reversed(live)),
+        types={name: t for name, t in function.types.items() if name in values},
+        constants={name: a for name, a in function.constants.items() if name in needed},
+    )
 
 
 @dataclass(slots=True)
-class Rewriting(FunctionWriter):
-    """The function so far, to whose nodes `rules` are applied. Rules ask it about values, and it is
-    the destination of their builders.
+class Simplification(Rewriting):
+    """A rewriting that applies rules to a node until none has a result. Equal nodes become one, and
+    so do equal constants: `alias` has the value that took the place of another.
 
-    `uses` has the number of times that live nodes read each value, as `count_uses` counts them in
-    the nodes so far and the nodes to come. A node is live once something reads an output. So a
-    node that a rule appends counts as a reader when the rule's result is in place, and no longer
-    when a rule bypasses it:
+    `uses` counts the nodes so far and the nodes to come. A node is live once something reads an
+    output. So a node that a rule appends counts as a reader when the rule's result is in place, and
+    no longer when a rule bypasses it:
 
         %s = Add(%x, %a)                               %m = Mul(%x, %b)
         %y = Mul(%s, %b)    %x is read once    ->      %y = Add(%m, ab)    %x is read once
     """
 
-    rules: Rules
-    scope: Scope = field(init=False)
     alias: dict[str, str] = field(init=False, default_factory=dict)
-    uses: Counter[str] = field(init=False)
-    _producers: dict[str, Node] = field(init=False, default_factory=dict)
     _outputs_by_key: dict[object, tuple[str, ...]] = field(init=False, default_factory=dict)
     _arrays: dict[object, str] = field(init=False, default_factory=dict)
     _count: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.types.update(self.source.types)
-        values = Scope.of(self.source).values
-        self.scope = Scope(self.types, self.constants, values)
+        self.scope = Scope(self.types, self.constants, Scope.of(self.source).values)
         self.uses = count_uses(self.source)
         for name, array in self.source.constants.items():
             equal = self._intern(name, array)
             if equal != name:
                 self.uses[equal] += self.uses.pop(name, 0)
-
-    def producer(self, value: str) -> Node | None:
-        """The node that computes a value, in its present form; `None` for inputs and constants."""
-        return self._producers.get(value)
-
-    def is_single_use(self, value: str) -> bool:
-        """True where one node reads the value, and it is not an output."""
-        return self.uses[value] == 1
 
     def store(self, array: Array, source: Node, name: str) -> str:
         """Store a constant, named after `name` (the value that it derives from) or after the output
@@ -210,24 +261,18 @@ class Rewriting(FunctionWriter):
         """True if a value has this name, or had it before an equal value took its place."""
         return name in self.types or name in self.alias or name in self.constants
 
-    def run(self) -> Function:
-        """Rewrite all nodes of the function."""
-        for node in self.source.nodes:
-            self.add(node)
-        return self.finish()
-
     def add(self, node: Node) -> None:
         """Apply the rules to one node of the function and append the result."""
         node = node.reading(self.alias)
         for _ in range(100):
             context, written = self.scope.context(node), len(self.nodes)
-            results = (r(self, node, context) for r in self.rules.get(node.operator, ()))
-            result = next((r for r in results if r is not None), None)
+            result = self.result_of(node, context)
             if isinstance(result, str):
                 last = self._taken_back(result, written)
                 if last is None:
                     self._replace(node, (result,))
                     return
+                del self._outputs_by_key[_node_key(last)], self.types[result]
                 result = replace(last, outputs=node.outputs)
             if result is None:
                 self._keep(node, context)
@@ -249,14 +294,6 @@ class Rewriting(FunctionWriter):
         if not isinstance(result, str):
             (result,) = self.append(result or node)
         return build.value(result)
-
-    def _taken_back(self, value: str, written: int) -> Node | None:
-        """Remove the last node, if it computes `value` and follows the first `written` nodes."""
-        if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
-            return None
-        node = self.nodes.pop()
-        del self._outputs_by_key[_node_key(node)], self._producers[value], self.types[value]
-        return node
 
     def _keep(self, node: Node, context: Context) -> None:
         key = _node_key(node)
@@ -337,7 +374,7 @@ class Rewriting(FunctionWriter):
         if names:
             self.nodes = [node.renamed(names) for node in self.nodes]
         self.nodes += (copy.reading(names) for copy in copies)
-        return self.written()
+        return Rewriting.finish(self)
 
 
 def count_uses(function: Function) -> Counter[str]:

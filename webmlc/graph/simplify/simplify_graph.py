@@ -29,7 +29,6 @@ from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, ZERO
 from webmlc.graph.ops.slice import pads_of, slices
 from webmlc.graph.ops.view import permutation
-from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.patterns import (
     Nodes,
     P,
@@ -41,7 +40,7 @@ from webmlc.graph.rewrite.patterns import (
     value,
     view,
 )
-from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.rewrite.rewriting import Rewriting, Simplification, remove_dead_code
 from webmlc.graph.simplify.rearrangement_rules import (
     canonical_view,
     hoist_elementwise,
@@ -64,27 +63,7 @@ def simplify_graph(module: Module) -> Module:
 def simplify_function(function: Function) -> Function:
     """Simplify one function."""
     live = remove_dead_code(function)
-    return remove_dead_code(Rewriting(live, RULES).run())
-
-
-def remove_dead_code(function: Function) -> Function:
-    """Remove the nodes and constants that neither an output nor a requirement needs."""
-    bound = BoundSymbols(function)
-    checked = (binder.outputs[0] for binder in bound.checked_by(function.requirements))
-    needed = {*function.outputs, *checked}
-    live: list[Node] = []
-    for node in reversed(function.nodes):
-        if needed.intersection(o for o in node.outputs if o):
-            live.append(node)
-            needed.update(node.inputs)
-            needed.update(binder.outputs[0] for binder in bound.needed_by(node))
-    values = {o for node in live for o in node.outputs} | set(function.inputs)
-    return replace(
-        function,
-        nodes=tuple(reversed(live)),
-        types={name: t for name, t in function.types.items() if name in values},
-        constants={name: a for name, a in function.constants.items() if name in needed},
-    )
+    return remove_dead_code(Simplification(live, RULES).run())
 
 
 def _look_up_equal(
@@ -254,7 +233,9 @@ def _choose_branch(condition: Array, a: Value, b: Value, y: Value) -> Value | No
     return chosen if same_type(chosen.type, y.type) else None
 
 
-def _split_batch_normalisation(x: Value, context: Context, rewriting: Rewriting) -> Value | None:
+def _split_batch_normalisation(
+    x: Value, context: Context, rewriting: Simplification
+) -> Value | None:
     """BatchNormalization(x, ...) by constants  ->  x · factor + shift, which fold into the producer
     of x
     """
@@ -379,7 +360,7 @@ def _pads_zero(context: Context) -> bool:
 
 
 def _merge_constants(
-    x: Value, a: Value, b: Value, inner: Node, node: Node, rewriting: Rewriting
+    x: Value, a: Value, b: Value, inner: Node, node: Node, rewriting: Simplification
 ) -> Value | None:
     """(x + a) + b  ->  x + (a + b)
     (x · a) · b  ->  x · (a · b)
@@ -402,7 +383,9 @@ def _merge_constants(
     return build("Add", product, shift)
 
 
-def _use_sigmoid(x: Value, a: Value, tanh: Node, y: Value, rewriting: Rewriting) -> Value | None:
+def _use_sigmoid(
+    x: Value, a: Value, tanh: Node, y: Value, rewriting: Simplification
+) -> Value | None:
     """a · tanh(x) + a  ->  2a · sigmoid(2x): half the work, and no digits cancel"""
     if not same_type(x.type, y.type):
         return None

@@ -27,15 +27,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from webmlc.core.expr import Call, Expr, Var
 from webmlc.core.rewrite import variables
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Function, Module, Node, Requirement, StatePort, consumers, producers
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator
+from webmlc.graph.rewrite.rewriting import Rewriting
 
 
 def use_states(module: Module) -> Module:
@@ -98,16 +100,11 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
 
 def _rewritten(function: Function, pairs: Mapping[Node, _Pair], length: Var) -> Function:
     """The function whose `pairs` are states."""
-    writer = FunctionRewriter(function)
-    for node in function.nodes:
-        if node in pairs:
-            _append(Builder(node, writer), pairs[node].axis, length, writer.rank(node.outputs[0]))
-        else:
-            writer.keep(node)
+    rules = by_operator([Rule(P("Concat"), partial(_append, pairs, length))])
     pasts = {pair.past for pair in pairs.values()}
     presents = {pair.present for pair in pairs.values()}
     return replace(
-        writer.written(),
+        Rewriting(function, rules).run(),
         inputs=tuple(value for value in function.inputs if value not in pasts),
         outputs=tuple(value for value in function.outputs if value not in presents),
     )
@@ -118,18 +115,20 @@ def _state(concat: Node, axis: int) -> str:
     return concat.outputs[0] if axis == 0 else f"{concat.outputs[0]}.state"
 
 
-def _append(build: Builder, axis: int, length: Var, rank: int) -> None:
-    """Write the state in place of a Concat along `axis`."""
-    (_, rows), (present,) = build.source.inputs, build.source.outputs
+def _append(
+    pairs: Mapping[Node, _Pair], length: Var, node: Node, build: Builder, y: Value
+) -> Value | None:
+    """The Concat of a pair  ->  the state, with its rows first, and a transposition of the state"""
+    if node not in pairs:
+        return None
+    (_, rows), axis = node.inputs, pairs[node].axis
     if axis == 0:
-        build("Append", rows, output=present, domain="webmlc", length=length)
-        return
-    to_front = (axis, *(a for a in range(rank) if a != axis))
-    back = tuple(to_front.index(a) for a in range(rank))
-    rows = build("Transpose", rows, output=f"{present}.rows", perm=to_front)
-    state = _state(build.source, axis)
-    build("Append", rows, output=state, domain="webmlc", length=length)
-    build("Transpose", state, output=present, perm=back)
+        return build("Append", rows, domain="webmlc", length=length)
+    to_front = (axis, *(a for a in range(y.type.rank) if a != axis))
+    back = tuple(map(to_front.index, range(y.type.rank)))
+    front = build("Transpose", rows, output=f"{y}.rows", perm=to_front)
+    state = build("Append", front, output=_state(node, axis), domain="webmlc", length=length)
+    return state.transpose(*back)
 
 
 def source_of(output: str, makers: Mapping[str, Node]) -> Node | None:

@@ -16,73 +16,61 @@ One new token fills no tile. It reads keys and values where they are, once for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from webmlc.core.expr import Expr
 from webmlc.core.machine import Cpu
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Module
 from webmlc.graph.ops.shapes import ZERO, canonical
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
+from webmlc.graph.rewrite.patterns import P, Rule, value
+from webmlc.graph.rewrite.rewriting import rewritten
+
+_ATTENTION = P("CausalAttention", value("queries"), *map(value, ("", "")), domain="webmlc")
 
 
 def tile_rows(module: Module, machine: Cpu) -> Module:
     """Rewrite every function.
 
-    needs: layouts chosen, inferred types. guarantees: inferred types.
+    needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    return module.map_functions(lambda function: _Rewrite(function, machine=machine).run())
+    rule = Rule(_ATTENTION, partial(_tile, machine))
+    return module.map_functions(lambda function: rewritten(function, [rule]))
 
 
-@dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written, and the machine whose tiles rows fill."""
+def _tile(machine: Cpu, queries: Value, build: Builder) -> Value:
+    """Attention  ->  attention of whole tiles of rows, and of the remaining rows"""
+    tokens, height = queries.shape[0], machine.tile.rows
+    tiled = canonical(tokens // height * height)
+    tiles = _tiles(build, (ZERO, tiled))
+    sections = _sections(build, (tiled, canonical(tokens - tiled)), machine.section_keys)
+    return build("Concat", tiles, sections, axis=0)
 
-    machine: Cpu = field(kw_only=True)
 
-    def run(self) -> Function:
-        for node in self.source.nodes:
-            if (node.domain, node.op) == ("webmlc", "CausalAttention"):
-                self.attention(node)
-            else:
-                self.keep(node)
-        return self.written()
+def _tiles(build: Builder, rows: tuple[Expr, Expr]) -> Value:
+    """The attention of whole tiles of rows: packed keys, scores, softmax, values."""
+    (queries, keys, values), (output,) = build.inputs, build.source.outputs
 
-    def attention(self, node: Node) -> None:
-        """Write the two attentions that replace a node."""
-        build, (output,) = Builder(node, self), node.outputs
-        tokens, height = self.types[node.inputs[0]].shape[0], self.machine.tile.rows
-        tiled = canonical(tokens // height * height)
-        parts = (
-            self.tiles(node, build, (ZERO, tiled)),
-            self.sections(node, build, (tiled, canonical(tokens - tiled))),
-        )
-        build("Concat", *parts, output=output, axis=0)
+    def part(op: str, *inputs: str, domain: str = "webmlc", **attributes: Any) -> Value:
+        return build(op, *inputs, output=f"{output}.{op.lower()}", domain=domain, **attributes)
 
-    def tiles(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
-        """The attention of whole tiles of rows: packed keys, scores, softmax, values."""
-        (queries, keys, values), (output,) = node.inputs, node.outputs
+    packed = part("PackKeys", keys, rows=rows)
+    attributes = {**build.source.attributes, "rows": rows}
+    logits = part("CausalScores", queries, packed, keys, **attributes)
+    weights = part("Softmax", logits, domain="", axis=-1)
+    return part("WeightedValues", weights, values)
 
-        def part(op: str, *inputs: str, domain: str = "webmlc", **attributes: Any) -> str:
-            name = f"{output}.{op.lower()}"
-            return build(op, *inputs, output=name, domain=domain, **attributes)
 
-        packed = part("PackKeys", keys, rows=rows)
-        attributes = {**node.attributes, "rows": rows}
-        logits = part("CausalScores", queries, packed, keys, **attributes)
-        weights = part("Softmax", logits, domain="", axis=-1)
-        return part("WeightedValues", weights, values)
-
-    def sections(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
-        """The attention of the remaining rows: the average of each section of keys, and the sum of
-        the averages by their weights.
-        """
-        (output,) = node.outputs
-        attributes = {**node.attributes, "rows": rows, "section": self.machine.section_keys}
-        averages, logarithms = build.many(
-            "AttendSections", *node.inputs, outputs=(f"{output}.averages", f"{output}.logarithms"),
-            domain="webmlc", **attributes,
-        )  # fmt: skip
-        weights = build("Softmax", logarithms, output=f"{output}.shares", axis=-1)
-        return build("MergeSections", weights, averages, output=f"{output}.merged", domain="webmlc")
+def _sections(build: Builder, rows: tuple[Expr, Expr], section: int) -> Value:
+    """The attention of the remaining rows: the average of each section of keys, and the sum of
+    the averages by their weights.
+    """
+    (output,) = build.source.outputs
+    attributes = {**build.source.attributes, "rows": rows, "section": section}
+    averages, logarithms = build.many(
+        "AttendSections", *build.inputs, outputs=(f"{output}.averages", f"{output}.logarithms"),
+        domain="webmlc", **attributes,
+    )  # fmt: skip
+    weights = build("Softmax", logarithms, output=f"{output}.shares", axis=-1)
+    return build("MergeSections", weights, averages, output=f"{output}.merged", domain="webmlc")

@@ -24,24 +24,23 @@ condition, so the row of the product can be replaced instead:
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import as_int
 from webmlc.graph.algorithms.attention.nodes import PRODUCTS, logits_product
 from webmlc.graph.algorithms.attention.operators import (
     FEWEST_COLUMNS,
     FEWEST_KEYS,
     MOST_COLUMNS,
 )
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Attribute, Function, Module, Node
-from webmlc.graph.ops.shapes import canonical, same
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Attribute, Function, Module, Node, producers
+from webmlc.graph.ops.shapes import ONE, canonical, same
+from webmlc.graph.rewrite.patterns import Nodes, P, Rule, by_operator, value
+from webmlc.graph.rewrite.rewriting import Rewriting, remove_dead_code
 
 Operands = Literal["packed", "plain"]
 
@@ -60,43 +59,71 @@ def use_attention(module: Module, operands: Operands, *, apart: bool = False) ->
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code. With `apart`,
     plain products of as many queries as keys are left as they are.
     """
-    return module.map_functions(
-        lambda f: remove_dead_code(_Rewrite(f, operands=operands, apart=apart).run())
+    rules = by_operator(
+        (
+            Rule(Nodes(frozenset(PRODUCTS), (), "", has_more=False), _write_product),
+            *([Rule(_REPEATED_HEADS, _repeat_heads)] if operands == "plain" else []),
+        )
     )
+
+    def with_attention(function: Function) -> Function:
+        rewriting = _Attentions(function, rules, operands=operands, apart=apart)
+        for node in function.nodes:
+            rewriting.look_at(node)
+        return remove_dead_code(rewriting.run())
+
+    return module.map_functions(with_attention)
+
+
+def _write_product(node: Node, rewriting: _Attentions) -> Value | None:
+    """Softmax(l) · v  ->  Attention(l, v), and q · k with its factors behind it"""
+    if node in rewriting.softmaxes:
+        return rewriting.write_attention(node)
+    return rewriting.write_logits(node) if node in rewriting.products else None
+
+
+def _repeat_heads(heads: Value, apart: Node, longer: Node, y: Value) -> Value | None:
+    """A view that merges an axis of heads [*, G, N, D], which an Expand made longer, with the axis
+    before it  ->  RepeatHeads
+    """
+    before, after = (y.build.value(node.outputs[0]).shape for node in (apart, longer))
+    if heads.type.rank < 3 or not heads.type.rank + 1 == len(before) == len(after):
+        return None
+    times = after[-3]
+    repeated = (*heads.shape[:-3], canonical(heads.shape[-3] * times), *heads.shape[-2:])
+    shapes = (
+        (before, (*heads.shape[:-2], ONE, *heads.shape[-2:])),
+        (after[:-3] + after[-2:], heads.shape),
+        (y.shape, repeated),
+    )
+    if not all(len(a) == len(b) and all(map(same, a, b)) for a, b in shapes):
+        return None
+    return heads.op("RepeatHeads", domain="webmlc", times=times)
+
+
+_APART = P("View", value("heads"), name="apart", domain="webmlc").once()
+_REPEATED_HEADS = P("View", P("Expand", _APART, name="longer", more=True).once(), domain="webmlc")
+"""Heads that a view puts into an axis of their own, an Expand repeats, and a view joins."""
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written, and how often each value is read. `softmaxes` maps the second
-    product of each attention to its softmax. `masks` maps the product to a node between the two
-    that replaces rows, if there is one. `products` are the products of queries and keys.
+class _Attentions(Rewriting):
+    """The function being written. `softmaxes` maps the second product of each attention to its
+    softmax. `masks` maps the product to a node between the two that replaces rows, if there is one.
+    `products` are the products of queries and keys that are not packed. `makers` has the node of
+    the source that computes each value.
     """
 
     operands: Operands = "packed"
     apart: bool = False
-    uses: Counter[str] = field(default_factory=Counter)
+    makers: Mapping[str, Node] = field(init=False)
     softmaxes: dict[Node, Node] = field(default_factory=dict)
     masks: dict[Node, Node] = field(default_factory=dict)
     products: set[Node] = field(default_factory=set)
 
-    def run(self) -> Function:
-        self.uses.update(self.source.outputs)
-        for node in self.source.nodes:
-            self.uses.update(node.inputs)
-        for node in self.source.nodes:
-            self.look_at(node)
-        for node in self.source.nodes:
-            if node in self.softmaxes:
-                self.write_attention(node)
-            elif node in self.products and self.operands == "plain":
-                self.write_logits(node)
-            elif self.operands == "plain" and (heads := self.repeated_heads(node)):
-                build, times = Builder(node, self), heads[1]
-                output = node.outputs[0]
-                build("RepeatHeads", heads[0], output=output, domain="webmlc", times=times)
-            else:
-                self.keep(node)
-        return self.written()
+    def __post_init__(self) -> None:
+        Rewriting.__post_init__(self)
+        self.makers = producers(self.source)
 
     def look_at(self, node: Node) -> None:
         """Note attention, if the node is its second product."""
@@ -106,14 +133,14 @@ class _Rewrite(FunctionRewriter):
         softmax = softmax if mask is None else self.only_producer(mask.inputs[2])
         if softmax is None or not self.is_softmax_of_rows(softmax):
             return
-        product = logits_product(self.source, self.makers, softmax.inputs[0], self.is_read_once)
+        product = logits_product(self.source, self.makers, softmax.inputs[0], self.is_single_use)
         is_packed = self.operands == "packed"
         fits = self.is_long(softmax, node, product) if is_packed else self.is_plain(softmax, node)
         if fits:
             self.softmaxes[node] = softmax
             if mask is not None:
                 self.masks[node] = mask
-            if product is not None and self.right_operand(product) is not None:
+            if product is not None and not is_packed and self.right_operand(product) is not None:
                 self.products.add(product)
 
     def replaces_rows(self, node: Node) -> bool:
@@ -155,7 +182,7 @@ class _Rewrite(FunctionRewriter):
             return False
         return has_batch and has_room and (keys is None or keys >= FEWEST_KEYS)
 
-    def write_attention(self, node: Node) -> None:
+    def write_attention(self, node: Node) -> Value:
         """Write attention for its second product."""
         softmax, mask = self.softmaxes[node], self.masks.get(node)
         logits, values, result = softmax.inputs[0], node.inputs[1], node.outputs[0]
@@ -166,15 +193,16 @@ class _Rewrite(FunctionRewriter):
             values, attributes = self.right_operand(node) or values, {}
         is_replaced = mask is not None and not self.is_never(mask.inputs[0])
         output = build.fresh("rows") if is_replaced else result
-        build("Attention", logits, values, output=output, domain="webmlc", **attributes)
+        rows = build("Attention", logits, values, output=output, domain="webmlc", **attributes)
         if mask is not None and is_replaced:
-            build("Where", *mask.inputs[:2], output, output=result)
+            return build("Where", *mask.inputs[:2], rows, output=result)
+        return rows
 
     def is_never(self, condition: str) -> bool:
         """True for a constant condition that is false everywhere."""
         return condition in self.constants and not self.constants[condition].any()
 
-    def write_logits(self, node: Node) -> None:
+    def write_logits(self, node: Node) -> Value:
         """Write a product of queries and keys that are not packed, and multiply the result by the
         constant factors of both.
         """
@@ -182,10 +210,9 @@ class _Rewrite(FunctionRewriter):
         keys = self.right_operand(node) or node.inputs[1]
         (queries, by), (keys, by_too) = self.unscaled(node.inputs[0]), self.unscaled(keys)
         if by * by_too == 1:
-            build("MatMul", queries, keys, output=node.outputs[0])
-            return
+            return build("MatMul", queries, keys)
         factor = build.constant(by * by_too, DType.float32)
-        build("Mul", build("MatMul", queries, keys), factor, output=node.outputs[0])
+        return build("MatMul", queries, keys) * factor
 
     def right_operand(self, product: Node) -> str | None:
         """The right operand of a product, as it is before a `Pack`. `None` for a constant, and for
@@ -217,40 +244,6 @@ class _Rewrite(FunctionRewriter):
                 return source, by / number if node.op == "Div" else by * number
         return value, 1.0
 
-    def repeated_heads(self, node: Node) -> tuple[str, Expr] | None:
-        """The heads [*, G, N, D] that a view repeats, and how often it repeats them. The view
-        merges an axis that an `Expand` made longer with the axis before it. `None` for other nodes.
-        """
-        expand = self.only_producer(node.inputs[0]) if _is_view(node) else None
-        if expand is None or (expand.domain, expand.op) != ("", "Expand"):
-            return None
-        view = self.only_producer(expand.inputs[0])
-        if view is None or not _is_view(view):
-            return None
-        values = (view.inputs[0], expand.inputs[0], expand.outputs[0], node.outputs[0])
-        heads, apart, longer, merged = (self.types[value].shape for value in values)
-        if len(heads) < 3 or not len(heads) + 1 == len(apart) == len(longer):
-            return None
-        if as_int(apart[-3]) != 1:
-            return None
-        times = longer[-3]
-        repeated = (*heads[:-3], canonical(heads[-3] * times), *heads[-2:])
-        shapes = ((apart[:-3] + apart[-2:], heads), (longer[:-3] + longer[-2:], heads))
-        are_equal = all(_is_equal(*pair) for pair in (*shapes, (merged, repeated)))
-        return (view.inputs[0], times) if are_equal else None
-
     def only_producer(self, value: str) -> Node | None:
         """The node that computes `value`, if only one node reads it."""
-        return self.makers.get(value) if self.is_read_once(value) else None
-
-    def is_read_once(self, value: str) -> bool:
-        """True if one node reads the value, and the caller does not."""
-        return self.uses[value] == 1
-
-
-def _is_view(node: Node) -> bool:
-    return (node.domain, node.op) == ("webmlc", "View")
-
-
-def _is_equal(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    return len(shape) == len(other) and all(map(same, shape, other))
+        return self.makers.get(value) if self.is_single_use(value) else None

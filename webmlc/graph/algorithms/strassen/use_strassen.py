@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from webmlc.core.expr import as_int
 from webmlc.core.machine import Cpu
 from webmlc.graph.algorithms.cost import DIRECT, ELEMENT_BYTES, Cost, gain, product_cost
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Value
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import Context, Scope
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.patterns import P, Rule, constant, value
+from webmlc.graph.rewrite.rewriting import Rewriting, rewritten
 
 PLANE_COST = 7
 """Multiply-adds that take as long as computing and writing one element of the left matrix's planes.
@@ -50,9 +52,15 @@ def use_strassen(module: Module, machine: Cpu) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    return module.map_functions(
-        lambda f: remove_dead_code(_Rewrite(f, machine=machine).run(module.algorithms))
-    )
+
+    def with_products(function: Function) -> Function:
+        layers = _layers(function, machine)
+        chosen = worthwhile(layers.values(), machine, module.algorithms)
+        results = {node.outputs[0] for node, layer in layers.items() if layer in chosen}
+        product = P(_PRODUCTS, value("data"), constant("weights"), domain="webmlc")
+        return rewritten(function, [Rule(product, partial(_use_strassen, results))])
+
+    return module.map_functions(with_products)
 
 
 def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, ...]]:
@@ -61,7 +69,7 @@ def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, 
     """
     names: dict[str, tuple[str, ...]] = {}
     for function in module.functions.values():
-        layers = list(_Rewrite(function, machine=machine).layers().values())
+        layers = list(_layers(function, machine).values())
         chosen = worthwhile(layers, machine)
         for layer in layers:
             if strassen_cost(layer, machine) is not None:
@@ -128,65 +136,58 @@ def worthwhile(
     return chosen
 
 
-@dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written, and the machine that is to run it."""
+def _layers(function: Function, machine: Cpu) -> dict[Node, Layer]:
+    """The sizes of every product that Strassen's algorithm can compute."""
+    scope = Scope.of(function)
+    sizes = {n: size for n in function.nodes if (size := _sizes(scope.context(n), machine))}
+    readers = Counter(node.inputs[0] for node in sizes)
+    return {node: Layer(*size, readers[node.inputs[0]]) for node, size in sizes.items()}
 
-    machine: Cpu = field(kw_only=True)
 
-    def run(self, algorithms: Mapping[str, str]) -> Function:
-        layers = self.layers()
-        chosen = worthwhile(layers.values(), self.machine, algorithms)
-        for node in self.source.nodes:
-            if layers.get(node) in chosen:
-                self.product(node)
-            else:
-                self.keep(node)
-        return self.written()
+def _sizes(context: Context, machine: Cpu) -> tuple[int, int, int] | None:
+    """Rows, depth and columns of a product by constant weights; `None` for other nodes. The rows
+    must be static, and the quarters whole vectors and panels.
+    """
+    node = context.node
+    if not _is_product(node):
+        return None
+    data, weights = context.type(0), context.constant(1)
+    if weights is None or weights.dtype != np.float32 or data.dtype is not DType.float32:
+        return None
+    lines = [as_int(d) for d in (data.shape[1:-1] if node.op == "Conv" else data.shape[-2:-1])]
+    rows = math.prod(n or 0 for n in lines)
+    depth, columns = weights.shape[-2], as_int(context.outputs[0].shape[-1])
+    if not rows or columns is None or depth % (2 * machine.lanes) or columns % (2 * PACK):
+        return None
+    paired = len(lines) == 1 or (lines[-1] or 0) % 2 == 0  # no pair is of two lines
+    return (rows, depth, columns) if paired else None
 
-    def layers(self) -> dict[Node, Layer]:
-        """The sizes of every product that Strassen's algorithm can compute."""
-        sizes = {node: size for node in self.source.nodes if (size := self.sizes(node))}
-        readers = Counter(node.inputs[0] for node in sizes)
-        return {node: Layer(*size, readers[node.inputs[0]]) for node, size in sizes.items()}
 
-    def sizes(self, node: Node) -> tuple[int, int, int] | None:
-        """Rows, depth and columns of a product by constant weights; `None` for other nodes. The
-        rows must be static, and the quarters whole vectors and panels.
-        """
-        if not _is_product(node):
-            return None
-        data, weights = self.types[node.inputs[0]], self.constants.get(node.inputs[1])
-        if weights is None or weights.dtype != np.float32 or data.dtype is not DType.float32:
-            return None
-        lines = [as_int(d) for d in (data.shape[1:-1] if node.op == "Conv" else data.shape[-2:-1])]
-        rows = math.prod(n or 0 for n in lines)
-        depth, columns = weights.shape[-2], as_int(self.types[node.outputs[0]].shape[-1])
-        if not rows or columns is None or depth % (2 * self.machine.lanes) or columns % (2 * PACK):
-            return None
-        paired = len(lines) == 1 or (lines[-1] or 0) % 2 == 0  # no pair is of two lines
-        return (rows, depth, columns) if paired else None
+def _use_strassen(
+    results: Set[str], data: Value, weights: Value, y: Value, rewriting: Rewriting
+) -> Value | None:
+    """A chosen product  ->  seven products of half matrices"""
+    if y not in results:
+        return None
+    build, planes = y.build, f"{data}.halves"
+    if rewriting.producer(planes) is None:  # products may share the planes
+        build("StrassenInput", data, output=planes, domain="webmlc")
+    if build.source.op == "Conv":
+        matrix = weights.array.reshape(weights.array.shape[0], *weights.array.shape[-2:])
+        weights = build.constant(matrix, name=f"{weights}.matrix")
+    rows, columns = map(as_int, y.shape[-2:])
+    return build(
+        "StrassenProduct", planes, weights, output=y, domain="webmlc", rows=rows, columns=columns
+    )
 
-    def product(self, node: Node) -> None:
-        data, weights = node.inputs
-        build = Builder(node, self)
-        planes = f"{data}.halves"
-        if self.is_new(planes):  # products may share the planes
-            build("StrassenInput", data, output=planes, domain="webmlc")
-        if node.op == "Conv":
-            array = self.constants[weights]
-            matrix = array.reshape(array.shape[0], *array.shape[-2:])
-            weights = build.constant(matrix, name=f"{weights}.matrix")
-        rows, columns = map(as_int, self.types[node.outputs[0]].shape[-2:])
-        build(
-            "StrassenProduct", planes, weights,
-            output=node.outputs[0], domain="webmlc", rows=rows, columns=columns,
-        )  # fmt: skip
+
+_PRODUCTS = ("MatMul", "Conv")
+"""Operators of packed products."""
 
 
 def _is_product(node: Node) -> bool:
     """True for a matrix product, and for its equal: a convolution of one tap at every pixel."""
-    if node.domain != "webmlc" or node.op not in ("MatMul", "Conv"):
+    if node.domain != "webmlc" or node.op not in _PRODUCTS:
         return False
     if node.op == "MatMul":
         return True

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +38,12 @@ from webmlc.graph.algorithms.winograd.cost_model import (
     ranked_forms,
 )
 from webmlc.graph.algorithms.winograd.operators import Form, Forms
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Attribute, Function, Module, Node
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Function, Module
+from webmlc.graph.ops.operator import Context, Scope
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.rewriting import FunctionRewriter
-from webmlc.graph.simplify.simplify_graph import remove_dead_code
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator, constant, value
+from webmlc.graph.rewrite.rewriting import Rewriting, remove_dead_code
 
 TYPICAL_IMAGE_SIZE = 512
 """The value of a symbol, in pixels, when a form is chosen for a feature map of symbolic size: the
@@ -57,19 +60,22 @@ def use_winograd(module: Module, machine: Machine) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    rewrites = {n: _Rewrite(f, machine=machine) for n, f in module.functions.items()}
-    layers = (layer for rewrite in rewrites.values() for layer in rewrite.layers())
+    layers = (
+        layer for function in module.functions.values() for layer in _layers(function, machine)
+    )
     forms = best_forms(layers, machine, module.algorithms)
-    functions = {name: remove_dead_code(r.run(forms)) for name, r in rewrites.items()}
-    return replace(module, functions=functions)
+    convolution = P("Conv", value("data"), constant("weights"), domain="webmlc")
+    rules = by_operator([Rule(convolution, _use_winograd)])
+    return module.map_functions(
+        lambda f: remove_dead_code(_Convolutions(f, rules, machine=machine, forms=forms).run())
+    )
 
 
 def winograd_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
     """The names of the algorithms of each convolution that has a form, the default algorithm first.
     They are the direct algorithm and the `TRIED_FORMS` forms with the largest gains.
     """
-    rewrites = [_Rewrite(f, machine=machine) for f in module.functions.values()]
-    layers = [layer for rewrite in rewrites for layer in rewrite.layers()]
+    layers = [layer for f in module.functions.values() for layer in _layers(f, machine)]
     names: dict[str, tuple[str, ...]] = {}
     for layer, ranked in ranked_forms(layers, machine).items():
         forms = [name_of(forms) for forms, _ in ranked[:TRIED_FORMS]]
@@ -78,105 +84,97 @@ def winograd_alternatives(module: Module, machine: Machine) -> dict[str, tuple[s
     return names
 
 
+def _layers(function: Function, machine: Machine) -> list[Layer]:
+    """The sizes of every convolution that can have a form, one entry for each convolution."""
+    contexts = map(Scope.of(function).context, function.nodes)
+    return [layer for context in contexts if (layer := _layer(context, machine)) is not None]
+
+
+def _layer(context: Context, machine: Machine) -> Layer | None:
+    """The sizes of a convolution over one or two dimensions; `None` for other nodes. One dimension
+    is a feature map of one row.
+    """
+    node = context.node
+    if (node.domain, node.op) != ("webmlc", "Conv"):
+        return None
+    windows: Windows = node.attributes["windows"]
+    groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
+    weights = context.constant(1)
+    if weights is None or weights.dtype != np.float32 or set(windows.dilations) != {1}:
+        return None
+    if set(windows.kernel) == {1} or windows.rank > 2:
+        return None
+    sizes = [_typical(size) for size in windows.sizes]
+    (height, width), kernel, strides = (
+        (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides)
+    )
+    channels = weights.shape[-2] * groups
+    layer = Layer(channels, outputs, (height, width), kernel, strides, groups)
+    is_static = None not in map(as_int, (*windows.sizes, *context.shape(0)[1:-1]))
+    if not is_static and (set(strides) != {1} or max(kernel) > MAX_BLOCK_TAPS):
+        return None
+    return layer if windows.rank == 2 or layer.folded(machine) == layer else None
+
+
+def _use_winograd(
+    data: Value, weights: Value, y: Value, context: Context, rewriting: _Convolutions
+) -> str | None:
+    """A convolution whose layer has forms  ->  transforms around matrix products"""
+    machine, layer = rewriting.machine, _layer(context, rewriting.machine)
+    if layer is None or layer not in rewriting.forms:
+        return None
+    forms, batch = rewriting.forms[layer], as_int(data.shape[0]) or 1  # a symbol counts as one
+    if not can_bind_planes(layer, forms, batch, machine):
+        return None
+    sizes: tuple[Expr, ...] = context.node.attributes["windows"].sizes
+    channels = layer.computed_outputs(machine)
+    by_rows = goes_by_rows(layer, forms, machine)
+    if by_rows and as_int(sizes[-1]) is None:
+        forms = forms[0], replace(forms[1], part=machine.tile.rows)
+    write = partial(y.build, domain="webmlc")
+    source, matrices = rewriting.operands(y.build, layer, forms)
+    is_exact = channels == layer.outputs and not (by_rows and None in map(as_int, sizes))
+    result = str(y) if is_exact else f"{y}.tiles"
+    shape: dict[str, Any] = {"forms": forms, "sizes": sizes}
+    if by_rows:
+        tiles = write("WinogradConv", source, matrices, output=result, channels=channels, **shape)
+    else:
+        planes = write("WinogradInput", source, output=f"{y}.planes", **shape)
+        product = write(
+            "WinogradProduct", planes, matrices, output=f"{y}.products", channels=channels
+        )
+        tiles = write("WinogradOutput", product, output=result, **shape)
+    if is_exact:
+        return tiles
+    return write("WinogradWanted", tiles, output=y, sizes=sizes, channels=layer.outputs)
+
+
 @dataclass(slots=True)
-class _Rewrite(FunctionRewriter):
-    """The function being written, and the machine that is to run it."""
+class _Convolutions(Rewriting):
+    """The function being written, the machine that is to run it, and the forms of its layers."""
 
     machine: Machine = field(kw_only=True)
+    forms: Mapping[Layer, Forms] = field(kw_only=True)
 
-    def layers(self) -> list[Layer]:
-        """The sizes of every convolution that can have a form, one entry for each convolution."""
-        return [layer for node in self.source.nodes if (layer := self.layer(node)) is not None]
-
-    def run(self, forms: Mapping[Layer, Forms]) -> Function:
-        """Write the function; a convolution takes the forms of its layer, if the layer has any."""
-        for node in self.source.nodes:
-            layer = self.layer(node)
-            if layer is not None and layer in forms and self.can_bind(node, layer, forms[layer]):
-                self.convolution(node, layer, forms[layer])
-            else:
-                self.keep(node)
-        return self.written()
-
-    def can_bind(self, node: Node, layer: Layer, forms: Forms) -> bool:
-        """True if kernels can bind the planes of all images. A symbolic batch counts as one."""
-        batch = as_int(self.types[node.inputs[0]].shape[0]) or 1
-        return can_bind_planes(layer, forms, batch, self.machine)
-
-    def layer(self, node: Node) -> Layer | None:
-        """The sizes of a convolution over one or two dimensions; `None` for other nodes. One
-        dimension is a feature map of one row.
+    def operands(self, build: Builder, layer: Layer, forms: Forms) -> tuple[str, str]:
+        """The feature map, in whole tiles, and the weights after their transform. Convolutions may
+        share both.
         """
-        if (node.domain, node.op) != ("webmlc", "Conv"):
-            return None
-        windows: Windows = node.attributes["windows"]
-        groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
-        weights = self.constants.get(node.inputs[1])
-        if weights is None or weights.dtype != np.float32 or set(windows.dilations) != {1}:
-            return None
-        if set(windows.kernel) == {1} or windows.rank > 2:
-            return None
-        sizes = [_typical(size) for size in windows.sizes]
-        (height, width), kernel, strides = (
-            (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides)
-        )
-        channels = weights.shape[-2] * groups
-        layer = Layer(channels, outputs, (height, width), kernel, strides, groups)
-        is_static = None not in map(
-            as_int, (*windows.sizes, *self.types[node.inputs[0]].shape[1:-1])
-        )
-        if not is_static and (set(strides) != {1} or max(kernel) > MAX_BLOCK_TAPS):
-            return None
-        return layer if windows.rank == 2 or layer.folded(self.machine) == layer else None
-
-    def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
-        data, weights = node.inputs
-        (result,) = node.outputs
-        build = Builder(node, self)
-        windows: Windows = node.attributes["windows"]
-        channels = layer.computed_outputs(self.machine)
+        data, weights = map(str, build.source.inputs)
+        windows: Windows = build.source.attributes["windows"]
         folds = layer.folded(self.machine) != layer
         steps = layer.strides if folds else (1, 1)
-        by_rows = goes_by_rows(layer, forms, self.machine)
-        if by_rows and as_int(windows.sizes[-1]) is None:
-            forms = forms[0], replace(forms[1], part=self.machine.tile.rows)
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
-            source, weights = (
-                self.fold(build, source, steps),
-                self.fold_weights(build, weights, steps),
-            )
+            source = self.fold(build, source, steps)
+            weights = self.fold_weights(build, weights, steps)
         elif layer.groups > 1 or windows.rank == 1:
             weights = self.join_groups(build, weights, layer.kernel)
-        sizes = windows.sizes
         name = f"{weights}.F{'x'.join(str(form.tile) for form in forms)}"
-        matrices = self.write_once(
-            build, "WinogradWeights", self.whole(build, weights, forms), output=name, forms=forms
-        )
-        is_exact = channels == layer.outputs and not (by_rows and None in map(as_int, sizes))
-        tiles = result if is_exact else f"{result}.tiles"
-        if by_rows:
-            shape = {"forms": forms, "sizes": sizes, "channels": channels}
-            self.write_once(build, "WinogradConv", source, matrices, output=tiles, **shape)
-        else:
-            planes, product = f"{result}.planes", f"{result}.products"
-            shape = {"forms": forms, "sizes": sizes}
-            self.write_once(build, "WinogradInput", source, output=planes, **shape)
-            self.write_once(
-                build, "WinogradProduct", planes, matrices, output=product, channels=channels
-            )
-            self.write_once(build, "WinogradOutput", product, output=tiles, **shape)
-        if not is_exact:
-            shape = {"sizes": sizes, "channels": layer.outputs}
-            self.write_once(build, "WinogradWanted", tiles, output=result, **shape)
-
-    def write_once(
-        self, build: Builder, op: str, *inputs: str, output: str, **attributes: Attribute
-    ) -> str:
-        """Write a stage, unless it is written already: convolutions may share inputs or weights."""
-        if self.is_new(output):
-            build(op, *inputs, output=output, domain="webmlc", **attributes)
-        return output
+        whole = self.whole(build, weights, forms)
+        if self.producer(name) is None:
+            build("WinogradWeights", whole, output=name, domain="webmlc", forms=forms)
+        return source, name
 
     def whole(self, build: Builder, weights: str, forms: Forms) -> str:
         """The weights, with zeros up to the end of their last blocks."""
@@ -190,7 +188,7 @@ class _Rewrite(FunctionRewriter):
     def fold(self, build: Builder, data: str, steps: tuple[int, int]) -> str:
         """The feature map in which each block of `steps` inputs is the channels of one input."""
         output = f"{data}.folded"
-        if not self.is_new(output):
+        if self.producer(output) is not None:
             return output
         type_ = self.types[data]
         batch, height, width, channels = type_.shape
@@ -243,7 +241,7 @@ class _Rewrite(FunctionRewriter):
         if all(as_int(count) == 0 for count in missing):
             return data
         pads: list[Expr] = [const(0)] * (rank + 2) + [const(0), *missing, const(0)]
-        maker, source, value = self.makers.get(data), data, f"{data}.zero"
+        maker, source, value = self.producer(data), data, f"{data}.zero"
         if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
             source, amounts, value = maker.inputs
             pads = [simplify(a + b) for a, b in zip(pads, self.constants[amounts], strict=True)]
