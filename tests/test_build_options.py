@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
     "state": "off",
     "quantise": "int8",
     "context": 64,
+    "signature": "decode",
     "adapter": "software",
     "algorithms": {"wasm": {"conv": "winograd"}},
     "choose": len,

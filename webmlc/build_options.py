@@ -231,6 +231,8 @@ class BuildOptions:
       such modules and functions do not describe their inputs. `dynamic_shapes` names their symbolic
       dimensions, as in `{"image": {0: "batch"}}`.
     - `output_names`: a name for each output of a model of another framework, in their order.
+    - `signature`: the signature of a TensorFlow Lite file that is built; the first by default. In a
+      bundle (`.task`), the file that is built.
     - `force`: replace files in the package's folder that no build wrote.
     - `on_stage`: receives the result of every step. A package from the cache has no stages. A
       kernel from the cache has one stage, its code.
@@ -324,6 +326,15 @@ class BuildOptions:
             least=2,
             shown="as it was trained",
             kind=int | None,
+        ),
+    )
+    signature: str | None = option(
+        None,
+        CommandOption(
+            "The signature of a TensorFlow Lite file, or the file of a bundle (.task).",
+            MODEL,
+            shown="the first",
+            kind=str | None,
         ),
     )
     adapter: AdapterName = option(

@@ -91,7 +91,11 @@ def build_package(
             return from_json(restored.manifest)
     with nullcontext() if cached_build is None else cached_build.recorded():
         source = export_source(
-            model, options.example_inputs, options.dynamic_shapes, options.output_names
+            model,
+            options.example_inputs,
+            options.dynamic_shapes,
+            options.output_names,
+            options.signature,
         )
         parts = compile_model(source, options, disk)
     keep = None if cached_build is None else cached_build.keep

@@ -29,7 +29,7 @@ head of an archive.
 """
 LARGEST_JSON = 16 << 20
 """The most bytes of a JSON text that is parsed. Chosen by hand: large tokenizers have 10 MB."""
-MODEL_SUFFIXES = (".onnx", ".gguf", ".tflite", ".keras", ".pt2")
+MODEL_SUFFIXES = (".onnx", ".gguf", ".tflite", ".task", ".keras", ".pt2")
 """The suffixes of the files that webmlc builds."""
 
 
@@ -49,6 +49,7 @@ READABLE = {
     for suffix, name in {
         ".gguf": "a GGUF model",
         ".tflite": "a TensorFlow Lite model",
+        ".task": "a bundle of TensorFlow Lite models",
         ".keras": "a Keras model",
         ".pt2": "an exported program of PyTorch",
     }.items()
@@ -286,6 +287,8 @@ def _zip_kind(path: Path) -> FileKind:
             names = archive.namelist()
     except (BadZipFile, ValueError, NotImplementedError):
         return DAMAGED_ARCHIVE
+    if path.suffix == ".task" and any(name.endswith((".tflite", ".task")) for name in names):
+        return READABLE[".task"]
     inner = {name.partition("/")[2] for name in names}  # PyTorch writes a folder around all files
     if {"config.json", "metadata.json"} <= {*names}:
         return READABLE[".keras"]

@@ -6,16 +6,18 @@ constants.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from flatbuffers import flexbuffers
 
 from tests.frontend.tflite.tflite_file import (
     ELEMENTS,
     FileGraph,
     FileOperator,
     FileTensor,
+    FloatList,
     constant,
     tflite_file,
 )
@@ -39,15 +41,25 @@ class Given:
 
 
 @dataclass(frozen=True)
+class State:
+    """An input that keeps its value from run to run, and begins with zeros."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class OperatorCase:
-    """An operator with its inputs: `Given` arrays, constants, or None for a left-out input."""
+    """An operator with its inputs: `Given` arrays, constants, states, or None for a left-out
+    input. `custom` are the options of a custom operator.
+    """
 
     operator: str
-    inputs: tuple[Given | np.ndarray | None, ...]
+    inputs: tuple[Given | State | np.ndarray | None, ...]
     kind: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[str, ...] = ("FLOAT32",)
     version: int = 1
+    custom: bytes | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The inputs of a run by name."""
@@ -63,7 +75,9 @@ class OperatorCase:
                 continue
             places.append(len(tensors))
             name = f"x{number}"
-            if isinstance(x, Given):
+            if isinstance(x, State):
+                tensors.append(FileTensor(name, x.shape, is_variable=True))
+            elif isinstance(x, Given):
                 tensors.append(FileTensor(name, x.array.shape, ELEMENTS[x.array.dtype]))
             else:
                 tensors.append(constant(name, x))
@@ -72,7 +86,7 @@ class OperatorCase:
         for number, (element, shape) in enumerate(zip(self.outputs, shapes, strict=True)):
             tensors.append(FileTensor(f"y{number}", shape, element))
         operator = FileOperator(
-            self.operator, places, results, self.kind, self.options, version=self.version
+            self.operator, places, results, self.kind, self.options, self.custom, self.version
         )
         return tflite_file([FileGraph(tensors, [operator], given, results)])
 
@@ -83,14 +97,19 @@ def case(
     kind: str = "",
     outputs: Any = None,
     version: int = 1,
+    custom: Any = None,
     **options: Any,
 ) -> OperatorCase:
     """Make a case. Arrays are given at run time; `fixed` arrays are constants."""
     wrapped = tuple(
-        x.array if isinstance(x, Fixed) else x if x is None else Given(np.asarray(x))
+        x.array
+        if isinstance(x, Fixed)
+        else x
+        if x is None or isinstance(x, State)
+        else Given(np.asarray(x))
         for x in inputs
     )
-    return OperatorCase(operator, wrapped, kind, options, outputs or ("FLOAT32",), version)
+    return OperatorCase(operator, wrapped, kind, options, outputs or ("FLOAT32",), version, custom)
 
 
 @dataclass(frozen=True)
@@ -115,6 +134,37 @@ DILATED = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 2, "DilationHFactor": 
 CONV, DEPTHWISE, POOL = "Conv2DOptions", "DepthwiseConv2DOptions", "Pool2DOptions"
 SLICE = "StridedSliceOptions"
 INT, LONG, BOOL = ("INT32",), ("INT64",), ("BOOL",)
+
+
+def _weights(count: int, *shape: int) -> tuple[Fixed, ...]:
+    """Constant weights of this shape."""
+    return tuple(Fixed(floats(*shape, low=-1, high=1)) for _ in range(count))
+
+
+SEQUENCE = floats(2, 3, 5)
+_GATES = (*_weights(4, 4, 5), *_weights(4, 4, 4), None, None, None, *_weights(4, 4), None, None)
+_FULL_GATES = (
+    *_weights(4, 4, 5), *_weights(4, 4, 3), *_weights(3, 4), *_weights(4, 4), *_weights(1, 3, 4),
+    None,
+)  # fmt: skip
+_COUPLED = (
+    None, *_weights(3, 4, 5), None, *_weights(3, 4, 4), None, None, None, None, *_weights(3, 4),
+    None, None,
+)  # fmt: skip
+_CELL = (State((2, 4)), State((2, 4)))
+LSTM: dict[str, Any] = {"kind": "UnidirectionalSequenceLSTMOptions", "FusedActivationFunction": 4}
+BOXES = (
+    floats(6, 2, low=0, high=1) * 0.3 + np.array([[0, 0], [0, 0], [2, 2], [2, 2], [5, 5], [5, 5]])
+).astype(np.float32)
+BOXES = np.concatenate([BOXES, BOXES + 1], 1)
+SCORES = np.array([0.9, 0.8, 0.3, 0.7, 0.05, 0.6], np.float32)
+LIMITS = (Fixed(np.array(4, np.int32)), Fixed(np.float32(0.4)), Fixed(np.float32(0.1)))
+DETECTIONS = {
+    "max_detections": 4, "max_classes_per_detection": 2, "num_classes": 3,
+    "nms_score_threshold": 0.2, "nms_iou_threshold": 0.5, "y_scale": 10.0, "x_scale": 10.0,
+    "h_scale": 5.0, "w_scale": 5.0,
+}  # fmt: skip
+ANCHORS = Fixed(np.concatenate([(BOXES[:, :2] + BOXES[:, 2:]) / 2, np.ones((6, 2))], 1, dtype="f"))
 
 _UNARY = {
     "ABS": X, "CEIL": X, "COS": X, "ELU": X, "EXP": X, "FLOOR": X, "LOG": POSITIVE, "LOGISTIC": X,
@@ -359,15 +409,86 @@ CASES: dict[str, OperatorCase] = {
     "FAKE_QUANT": case(
         "FAKE_QUANT", X * 3, kind="FakeQuantOptions", Min=-3.0, Max=5.0, NumBits=8
     ),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": case(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", SEQUENCE, *_GATES, *_CELL, **LSTM
+    ),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM with limits": case(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", SEQUENCE.transpose(1, 0, 2).copy(), *_FULL_GATES,
+        State((2, 3)), State((2, 4)), CellClip=0.4, ProjClip=0.5, TimeMajor=True, **LSTM,
+    ),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM of coupled gates": case(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", SEQUENCE, *_COUPLED, *_CELL, **LSTM
+    ),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM with norms": case(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", SEQUENCE, *_GATES, *_CELL, *_weights(4, 4), **LSTM
+    ),
+    "LSTM": case(
+        "LSTM", SEQUENCE[:, 0].copy(), *_GATES, *_CELL, kind="LSTMOptions",
+        FusedActivationFunction=4,
+    ),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": case(
+        "BIDIRECTIONAL_SEQUENCE_LSTM", SEQUENCE, *_GATES, *_GATES, *_CELL, *_CELL, *(None,) * 9,
+        kind="BidirectionalSequenceLSTMOptions", FusedActivationFunction=4, MergeOutputs=True,
+        TimeMajor=False,
+    ),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": case(
+        "UNIDIRECTIONAL_SEQUENCE_RNN", SEQUENCE, *_weights(1, 4, 5), *_weights(1, 4, 4),
+        *_weights(1, 4), State((2, 4)), kind="SequenceRNNOptions", FusedActivationFunction=1,
+    ),
+    "BIDIRECTIONAL_SEQUENCE_RNN": case(
+        "BIDIRECTIONAL_SEQUENCE_RNN", SEQUENCE,
+        *(*_weights(1, 4, 5), *_weights(1, 4, 4), *_weights(1, 4), State((2, 4))),
+        *(*_weights(1, 4, 5), *_weights(1, 4, 4), *_weights(1, 4), State((2, 4))),
+        None, None, None, kind="BidirectionalSequenceRNNOptions", FusedActivationFunction=4,
+        outputs=("FLOAT32",) * 2,
+    ),
+    "RNN": case(
+        "RNN", SEQUENCE[:, 0].copy(), *_weights(1, 4, 5), *_weights(1, 4, 4), *_weights(1, 4),
+        State((2, 4)), kind="RNNOptions", FusedActivationFunction=4,
+    ),
+    "SVDF": case(
+        "SVDF", SEQUENCE[:, 0].copy(), *_weights(1, 6, 5), *_weights(1, 6, 4), *_weights(1, 3),
+        State((2, 24)), kind="SVDFOptions", Rank=2, FusedActivationFunction=1,
+    ),
+    "UNIQUE": case(
+        "UNIQUE", np.array([3, 1, 3, 2, 1], np.float32), kind="UniqueOptions", IdxOutType=2,
+        outputs=("FLOAT32", "INT32"),
+    ),
+    "BITCAST": case("BITCAST", X, kind="BitcastOptions", outputs=INT),
+    "DILATE": case("DILATE", X, fixed(1, 2, 3), Fixed(np.float32(7)),
+                   kind="DilateOptions"),
+    "REDUCE_WINDOW": case(
+        "REDUCE_WINDOW", floats(5, 7), Fixed(np.float32(0.5)), Fixed(np.array([2, 3])),
+        Fixed(np.array([1, 2])), Fixed(np.array([2, 1])), kind="ReduceWindowOptions",
+        ReduceFunction=1,
+    ),
+    "NON_MAX_SUPPRESSION_V4": case(
+        "NON_MAX_SUPPRESSION_V4", BOXES, SCORES, *LIMITS, kind="NonMaxSuppressionV4Options",
+        outputs=INT * 2,
+    ),
+    "NON_MAX_SUPPRESSION_V5": case(
+        "NON_MAX_SUPPRESSION_V5", BOXES, SCORES, *LIMITS, Fixed(np.float32(0)),
+        kind="NonMaxSuppressionV5Options", outputs=("INT32", "FLOAT32", "INT32"),
+    ),
+    **{
+        f"TFLite_Detection_PostProcess{name}": case(
+            "TFLite_Detection_PostProcess", floats(1, 6, 4), floats(1, 6, 4, low=0, high=1),
+            ANCHORS, custom=bytes(flexbuffers.Dumps({**DETECTIONS, **options})),
+            outputs=("FLOAT32",) * 4,
+        )
+        for name, options in {
+            "": {}, " by class": {"use_regular_nms": True, "detections_per_class": 2},
+        }.items()
+    },
+    "BUCKETIZE": case(
+        "BUCKETIZE", np.array([-5, 0, 1, 1.5, 9], np.float32), kind="BucketizeOptions",
+        Boundaries=FloatList([0, 1, 5]), outputs=INT,
+    ),
     "DEQUANTIZE of halves": case(
         "DEQUANTIZE", Fixed(floats(2, 3).astype(np.float16)), kind="DequantizeOptions"
     ),
 }  # fmt: skip
 """The cases by name."""
-
-
-def _quantised_tensor(name: str, shape: Any, scale: float, zero: int) -> FileTensor:
-    return FileTensor(name, tuple(shape), "INT8", scale=scale, zero=zero)
 
 
 def _quantised(
@@ -378,19 +499,21 @@ def _quantised(
     kind: str = "",
     shape: Any = (1, 8, 8, 16),
     constants: Any = (),
+    element: Any = "INT8",
     **options: Any,
-) -> bytes:
-    """A file with one operator on int8 tensors whose scales are these, and whose zero points
-    differ.
+) -> FileGraph:
+    """A graph of one operator on quantised tensors. The inputs have these scales, and zero points
+    that differ; int16 has none.
     """
-    count = len(scales)
-    tensors = [
-        _quantised_tensor(f"x{i}", (1, 8, 8, 16), s, 3 - 5 * i) for i, s in enumerate(scales)
-    ]
-    tensors += [*constants, _quantised_tensor("y", shape, scale, zero)]
+    first = {"INT8": 3, "UINT8": 120, "INT16": 0}[element]
+    zeros = [first - 5 * i if first else 0 for i in range(len(scales))]
+    ports = [(f"x{i}", s, z) for i, (s, z) in enumerate(zip(scales, zeros, strict=True))]
+    size = (1, 8, 8, 16)
+    tensors = [FileTensor(name, size, element, scale=s, zero=z) for name, s, z in ports]
+    tensors += [*constants, FileTensor("y", tuple(shape), element, scale=scale, zero=zero)]
     last = len(tensors) - 1
     nodes = [FileOperator(operator, range(last), [last], kind, options)]
-    return tflite_file([FileGraph(tensors, nodes, range(count), [last])])
+    return FileGraph(tensors, nodes, range(len(scales)), [last])
 
 
 _SCALES = np.linspace(0.001, 0.01, 24).astype(np.float32)
@@ -400,30 +523,154 @@ _FILTERS = (
     constant("b", RANDOM.integers(-2000, 2000, 24).astype(np.int32), scale=_SCALES * 0.03,
              zero=[0] * 24),
 )  # fmt: skip
+
+
+def _wide_weights(*shape: int, axis: int = 0, scales: Any = 0.004) -> tuple[FileTensor, ...]:
+    """Weights of bytes, and a bias of 64 bits, for inputs of 16 bits with the scale 0.0003."""
+    zeros = np.zeros_like(scales)
+    weights = RANDOM.integers(-128, 128, shape).astype(np.int8)
+    bias = RANDOM.integers(-9 * 10**6, 9 * 10**6, shape[axis])
+    return (
+        constant("w", weights, scale=scales, zero=zeros, axis=axis),
+        constant("b", bias, scale=np.multiply(scales, 0.0003), zero=zeros),
+    )
+
+
+_WIDE = _wide_weights(24, 3, 3, 16, scales=_SCALES)
+_WIDE_DEPTH = _wide_weights(1, 3, 3, 16, axis=3, scales=_SCALES[:16])
+_WIDE_ROWS = _wide_weights(24, 16)
 _AXES = (constant("axes", integers(1, 2)),)
 _WINDOW = {"FilterHeight": 3, "FilterWidth": 3, "StrideW": 1, "StrideH": 1}
 
-QUANTISED: dict[str, tuple[bytes, int]] = {
-    "ADD": (_quantised("ADD", [0.03, 0.05], 0.06, 2, "AddOptions"), 1),
-    "MUL": (_quantised("MUL", [0.03, 0.05], 0.06, 2, "MulOptions"), 1),
-    "SUB": (_quantised("SUB", [0.03, 0.05], 0.06, 2, "SubOptions"), 1),
-    "HARD_SWISH": (_quantised("HARD_SWISH", [0.03], 0.03, 0), 1),
-    "AVERAGE_POOL_2D": (
-        _quantised("AVERAGE_POOL_2D", [0.03], 0.03, 3, "Pool2DOptions", **_WINDOW), 1,
+_SUMS = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions"}
+
+QUANTISED: dict[str, FileGraph] = {
+    **{name: _quantised(name, [0.03, 0.05], 0.06, 2, kind) for name, kind in _SUMS.items()},
+    **{
+        f"{name} of uint8 and RELU6": _quantised(
+            name, [0.03, 0.05], 0.06, 100, kind, element="UINT8", FusedActivationFunction=3
+        )
+        for name, kind in _SUMS.items()
+    },
+    **{
+        f"{name} of int16": _quantised(
+            name, [0.0003, 0.0005], 0.0006, 0, kind, element="INT16",
+            **({} if name == "MUL" else {"PotScaleInt16": False}),
+        )
+        for name, kind in _SUMS.items()
+    },
+    "ADD of far scales": _quantised("ADD", [0.00003, 0.05], 0.06, 2, "AddOptions"),
+    "MUL of far scales": _quantised("MUL", [0.00001, 0.001], 0.06, 2, "MulOptions"),
+    "HARD_SWISH": _quantised("HARD_SWISH", [0.03], 0.03, 0),
+    "HARD_SWISH of large numbers": _quantised("HARD_SWISH", [0.9], 1.1, -4),
+    "HARD_SWISH of uint8": _quantised("HARD_SWISH", [0.05], 0.04, 10, element="UINT8"),
+    **{
+        f"AVERAGE_POOL_2D of {element}": _quantised(
+            "AVERAGE_POOL_2D", [0.03], 0.03, zero, "Pool2DOptions", element=element, **_WINDOW
+        )
+        for element, zero in (("INT8", 3), ("UINT8", 120), ("INT16", 0))
+    },
+    "AVERAGE_POOL_2D of 2 x 3": _quantised(
+        "AVERAGE_POOL_2D", [0.03], 0.03, 3, "Pool2DOptions", FilterHeight=2, FilterWidth=3,
+        StrideW=1, StrideH=1, FusedActivationFunction=1,
     ),
-    "LOGISTIC": (_quantised("LOGISTIC", [0.03], 1 / 256, -128), 0),
-    "TANH": (_quantised("TANH", [0.03], 1 / 128, 0), 0),
-    "SOFTMAX": (_quantised("SOFTMAX", [0.03], 1 / 256, -128, "SoftmaxOptions", Beta=1.0), 0),
-    "MEAN": (
-        _quantised("MEAN", [0.03], 0.03, 3, "ReducerOptions", (1, 1, 1, 16), _AXES, KeepDims=True),
-        0,
+    "LOGISTIC": _quantised("LOGISTIC", [0.03], 1 / 256, -128),
+    "TANH": _quantised("TANH", [0.03], 1 / 128, 0),
+    "SOFTMAX": _quantised("SOFTMAX", [0.03], 1 / 256, -128, "SoftmaxOptions", Beta=1.0),
+    "MEAN": _quantised(
+        "MEAN", [0.03], 0.03, 3, "ReducerOptions", (1, 1, 1, 16), _AXES, KeepDims=True
     ),
-    "CONV_2D": (
-        _quantised("CONV_2D", [0.03], 0.5, -4, "Conv2DOptions", (1, 8, 8, 24), _FILTERS,
-                   StrideW=1, StrideH=1, FusedActivationFunction=1),
-        0,
+    "QUANTIZE": _quantised("QUANTIZE", [0.03], 0.047, -7, "QuantizeOptions"),
+    "QUANTIZE of uint8": _quantised(
+        "QUANTIZE", [0.03], 0.011, 7, "QuantizeOptions", element="UINT8"
+    ),
+    "QUANTIZE of int16": _quantised("QUANTIZE", [0.0003], 0.00047, 0, "QuantizeOptions",
+                                    element="INT16"),
+    "CONV_2D of int16": _quantised(
+        "CONV_2D", [0.0003], 0.005, 0, "Conv2DOptions", (1, 8, 8, 24), _WIDE, element="INT16",
+        StrideW=1, StrideH=1, DilationWFactor=1, DilationHFactor=1,
+    ),
+    "DEPTHWISE_CONV_2D of int16": _quantised(
+        "DEPTHWISE_CONV_2D", [0.0003], 0.0005, 0, "DepthwiseConv2DOptions", (1, 4, 4, 16),
+        _WIDE_DEPTH, element="INT16", StrideW=2, StrideH=2, DepthMultiplier=1,
+        DilationWFactor=1, DilationHFactor=1, FusedActivationFunction=3,
+    ),
+    "FULLY_CONNECTED of int16": _quantised(
+        "FULLY_CONNECTED", [0.0003], 0.004, 0, "FullyConnectedOptions", (1, 8, 8, 24), _WIDE_ROWS,
+        element="INT16", KeepNumDims=True,
+    ),
+    "CONV_2D": _quantised(
+        "CONV_2D", [0.03], 0.5, -4, "Conv2DOptions", (1, 8, 8, 24), _FILTERS,
+        StrideW=1, StrideH=1, FusedActivationFunction=1,
     ),
 }  # fmt: skip
-"""Files with one operator on int8, and the largest difference from LiteRT with XNNPACK in steps."""
-BYTES = {f"x{i}": RANDOM.integers(-128, 128, (1, 8, 8, 16)).astype(np.int8) for i in range(2)}
-"""The inputs of these files."""
+"""Graphs of one operator on integers. LiteRT runs XNNPACK's kernels, where it has one."""
+
+
+def _hybrid(
+    operator: str, kind: str, shape: Any, filters: Any, result: Any, **options: Any
+) -> FileGraph:
+    """A graph of a product of floats and weights of bytes, which have a scale for each row."""
+    weights = RANDOM.integers(-127, 128, filters).astype(np.int8)
+    scales = np.linspace(0.001, 0.01, filters[0]).astype(np.float32)
+    tensors = [
+        FileTensor("x0", shape),
+        constant("w", weights, scale=scales, zero=np.zeros_like(scales)),
+        constant("b", floats(filters[0])),
+        FileTensor("y", result),
+    ]
+    return FileGraph(tensors, [FileOperator(operator, [0, 1, 2], [3], kind, options)], [0], [3])
+
+
+HYBRID: dict[str, FileGraph] = {
+    "FULLY_CONNECTED": _hybrid(
+        "FULLY_CONNECTED", "FullyConnectedOptions", (3, 40), (8, 40), (3, 8)
+    ),
+    "CONV_2D": _hybrid(
+        "CONV_2D", "Conv2DOptions", (2, 6, 6, 8), (16, 3, 3, 8), (2, 6, 6, 16), StrideH=1,
+        StrideW=1, DilationHFactor=1, DilationWFactor=1, FusedActivationFunction=1,
+    ),
+}  # fmt: skip
+"""Graphs of one operator whose weights are quantised, and nothing else. LiteRT runs XNNPACK."""
+
+
+def hybrid_inputs(graph: FileGraph) -> dict[str, np.ndarray]:
+    """The input of such a graph by name. Each row and each image has another range."""
+    shape = graph.tensors[0].shape
+    x = np.random.default_rng(8).uniform(-1, 2, shape).astype(np.float32)
+    return {"x0": x * np.arange(1, shape[0] + 1, dtype=np.float32).reshape(-1, *[1] * (x.ndim - 1))}
+
+
+def quantised_inputs(graph: FileGraph) -> dict[str, np.ndarray]:
+    """The inputs of such graphs by name: bytes, or bytes spread over int16."""
+    arrays = {}
+    for tensor in (graph.tensors[index] for index in graph.inputs):
+        random = np.random.default_rng(int(tensor.name[-1]))
+        values = random.integers(-128, 128, tensor.shape)
+        numpy_type = np.dtype(tensor.element.lower())
+        is_wide = numpy_type == np.int16
+        values = (
+            values * 256 + 77 if is_wide else values % 256 if numpy_type == np.uint8 else values
+        )
+        arrays[tensor.name] = values.astype(numpy_type)
+    return arrays
+
+
+def joined(graphs: Mapping[str, FileGraph]) -> FileGraph:
+    """One graph of all graphs. The names of its tensors begin with the names of the graphs."""
+    whole = FileGraph([], [], [], [])
+    for name, graph in graphs.items():
+        first = len(whole.tensors)
+        whole = FileGraph(
+            [*whole.tensors, *(replace(t, name=f"{name}/{t.name}") for t in graph.tensors)],
+            [*whole.operators, *(_moved(operator, first) for operator in graph.operators)],
+            [*whole.inputs, *(index + first for index in graph.inputs)],
+            [*whole.outputs, *(index + first for index in graph.outputs)],
+        )
+    return whole
+
+
+def _moved(operator: FileOperator, first: int) -> FileOperator:
+    """The operator with tensors behind the `first` tensors."""
+    inputs, outputs = ([i + first for i in ii] for ii in (operator.inputs, operator.outputs))
+    return replace(operator, inputs=inputs, outputs=outputs)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.frontend.tflite.operator_cases import BYTES, CASES, QUANTISED
+from tests.frontend.tflite.operator_cases import (
+    CASES,
+    HYBRID,
+    QUANTISED,
+    hybrid_inputs,
+    quantised_inputs,
+)
+from tests.frontend.tflite.tflite_file import tflite_file
 
 RECORDED = Path(__file__).with_name("recorded.npz")
 
@@ -36,8 +43,12 @@ def main() -> None:
         content = case.content(tuple(() for _ in case.outputs))
         arrays = results(content, case.arrays(), "BUILTIN_WITHOUT_DEFAULT_DELEGATES")
         recorded |= {f"{name}/{number}": array for number, array in enumerate(arrays)}
-    for name, (content, _) in QUANTISED.items():
-        (recorded[f"quantised {name}"],) = results(content, BYTES, "BUILTIN")
+    for name, graph in QUANTISED.items():
+        arrays = quantised_inputs(graph)
+        (recorded[f"quantised {name}"],) = results(tflite_file([graph]), arrays, "BUILTIN")
+    for name, graph in HYBRID.items():
+        arrays = hybrid_inputs(graph)
+        (recorded[f"hybrid {name}"],) = results(tflite_file([graph]), arrays, "BUILTIN")
     np.savez_compressed(RECORDED, **recorded)
 
 

@@ -44,6 +44,7 @@ class FileTensor:
     axis: int = 0
     sizes: tuple[int, ...] = ()
     sparsity: Mapping[str, Any] | None = None
+    is_variable: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ class FileGraph:
     operators: Sequence[FileOperator]
     inputs: Sequence[int]
     outputs: Sequence[int]
+
+
+@dataclass(frozen=True)
+class FloatList:
+    """A vector of floats in the options of an operator."""
+
+    numbers: Sequence[float]
 
 
 def constant(name: str, data: Any, **fields: Any) -> FileTensor:
@@ -125,7 +133,9 @@ class FileWriter:
             fields["Buffer"] = len(self.buffers)
             self.buffers.append(np.frombuffer(data.tobytes(), np.uint8))
         element = getattr(tflite.TensorType, tensor.element)
-        return self.table("Tensor", Type=element, HasRank=True, **fields)
+        return self.table(
+            "Tensor", Type=element, HasRank=True, IsVariable=tensor.is_variable, **fields
+        )
 
     def sparsity(self, order: Any, blocks: Any, levels: Sequence[Any]) -> int:
         """The levels of a sparse tensor: the size of a dense one, or its segments and indices."""
@@ -167,13 +177,20 @@ class FileWriter:
                 np.frombuffer(operator.custom, np.uint8), np.uint8
             )
         elif operator.kind:
-            values = {
-                key: self.numbers(value) if isinstance(value, list | tuple) else value
-                for key, value in operator.options.items()
-            }
-            fields["BuiltinOptions"] = self.table(operator.kind, **values)
-            fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, operator.kind)
+            values = {key: self.field(value) for key, value in operator.options.items()}
+            suffix = "" if hasattr(tflite.BuiltinOptions, operator.kind) else "2"
+            union = getattr(tflite, f"BuiltinOptions{suffix}")
+            fields[f"BuiltinOptions{suffix}"] = self.table(operator.kind, **values)
+            fields[f"BuiltinOptions{suffix}Type"] = getattr(union, operator.kind)
         return self.table("Operator", **fields)
+
+    def field(self, value: Any) -> Any:
+        """A field of the options: a number, or the place of numbers or of a text."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, FloatList):
+            return self.numbers(value.numbers, np.float32)
+        return self.numbers(value) if isinstance(value, list | tuple) else value
 
     def graph(self, graph: FileGraph) -> int:
         tensors = self.places([self.tensor(tensor) for tensor in graph.tensors])
@@ -219,16 +236,31 @@ Names = Sequence[tuple[int, str]]
 """The index of a tensor, and a name."""
 
 
-def tflite_file(graphs: Sequence[FileGraph], signature: tuple[Names, Names] | None = None) -> bytes:
-    """The bytes of a file. `signature` names the inputs and the outputs of the first subgraph."""
+def tflite_file(
+    graphs: Sequence[FileGraph],
+    signature: tuple[Names, Names] | None = None,
+    **others: tuple[Names, Names],
+) -> bytes:
+    """The bytes of a file. `signature` names the inputs and the outputs of the first subgraph, and
+    `others` those of the next subgraphs.
+    """
     writer = FileWriter()
     places = [writer.graph(graph) for graph in graphs]
-    fields = {}
-    if signature is not None:
-        inputs, outputs = map(writer.ports, signature)
-        key = writer.text("serving_default")
-        table = writer.table(
-            "SignatureDef", Inputs=inputs, Outputs=outputs, SignatureKey=key, SubgraphIndex=0
+    fields: dict[str, int] = {}
+    tables = []
+    names = {"serving_default": signature, **others} if signature is not None else {}
+    for number, (name, ports) in enumerate(names.items()):
+        inputs, outputs = map(writer.ports, ports or ((), ()))
+        key = writer.text(name)
+        tables.append(
+            writer.table(
+                "SignatureDef",
+                Inputs=inputs,
+                Outputs=outputs,
+                SignatureKey=key,
+                SubgraphIndex=number,
+            )
         )
-        fields["SignatureDefs"] = writer.places([table])
+    if tables:
+        fields["SignatureDefs"] = writer.places(tables)
     return writer.finish(places, **fields)

@@ -28,10 +28,12 @@ class Example:
 
     - `inputs`: arrays, tensors or shapes, in a form that the framework's exporter takes.
     - `dynamic_shapes`: the names of symbolic dimensions, by input and axis.
+    - `signature`: the part of a file that is exported, if it has several.
     """
 
     inputs: Any = None
     dynamic_shapes: Any = None
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

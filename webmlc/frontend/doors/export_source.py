@@ -61,6 +61,7 @@ def export_source(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     output_names: Sequence[str] | None = None,
+    signature: str | None = None,
 ) -> str | Path | ModelProto | Module:
     """Export a source of another framework. Other sources pass through.
 
@@ -70,10 +71,12 @@ def export_source(
     """
     if is_path(source):
         check_path(Path(source))
+    if signature is not None and not is_tflite(source):
+        raise UserError("A signature names a part of a TensorFlow Lite file. Leave it out.")
     if not isinstance(source, ModelProto | Module):
         for door in DOORS:
             if door.accepts(source):
-                model = _export(door, source, Example(example_inputs, dynamic_shapes))
+                model = _export(door, source, Example(example_inputs, dynamic_shapes, signature))
                 return model if output_names is None else _with_outputs(model, output_names)
     if example_inputs is not None or dynamic_shapes is not None or output_names is not None:
         raise UserError(

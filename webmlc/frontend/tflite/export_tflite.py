@@ -1,7 +1,8 @@
 """Convert a TensorFlow Lite file to an ONNX model.
 
-In: the path of a file. Out: the ONNX model of its first signature, or of its first subgraph if it
-has no signatures. Inputs keep their layout, which is NHWC for images, and their element types.
+In: the path of a file. Out: the ONNX model of a signature, the first by default, or of the first
+subgraph if there are no signatures. Inputs keep their layout, which is NHWC for images, and their
+element types.
 
     pose.tflite, signature serving_default(image) -> landmarks   ->   model pose(image) -> landmarks
 """
@@ -14,25 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, helper
 
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.doors.door import Example, require
-from webmlc.frontend.doors.names import name_dimensions, name_model, rename_outputs
+from webmlc.frontend.doors.names import graphs, name_dimensions, name_model, rename_outputs
 from webmlc.frontend.file_kinds import is_kind
-from webmlc.frontend.tflite.file import Signature, Subgraph, TfliteFile, open_tflite
+from webmlc.frontend.tflite.control import Program, value_info
+from webmlc.frontend.tflite.file import Signature, Subgraph, Tensor, TfliteFile, open_tflite
 from webmlc.frontend.tflite.write_subgraph import SubgraphWriter, unique_names
-from webmlc.graph.element_types import TYPE_NUMBERS
+from webmlc.graph.builder import Value
+from webmlc.graph.ir import Array
 
-OPSET = 21
-"""The opset of the operators that the rows write: the first with all integers of 16 bits."""
-IR_VERSION = 10
-"""The version of ONNX's format that belongs to the opset."""
+VERSIONS = (21, 10)
+"""The opset of the operators that the rows write, which is the first with all integers of 16 bits,
+and the version of ONNX's format that belongs to it.
+"""
+VERSIONS_OF_BITS = (26, 13)
+"""The same of a model with a BitCast."""
 
 
 def is_tflite(source: object) -> bool:
-    """True for the path of a TensorFlow Lite (LiteRT) file."""
-    return is_kind(source, ".tflite")
+    """True for the path of a TensorFlow Lite (LiteRT) file, or of a bundle of such files."""
+    return is_kind(source, ".tflite") or is_kind(source, ".task")
 
 
 def export_tflite(source: Any, example: Example) -> ModelProto:
@@ -43,9 +48,9 @@ def export_tflite(source: Any, example: Example) -> ModelProto:
     """
     require("TensorFlow Lite", "tflite", "tflite")
     path = Path(source)
-    file = open_tflite(path)
+    file = open_tflite(path, example.signature)
     model = _model(file)
-    name_model(model, path.stem)
+    name_model(model, Path(example.signature or path).stem if is_kind(path, ".task") else path.stem)
     name_dimensions(model, example.dynamic_shapes, lambda text: not text, has_batch=True)
     return model
 
@@ -54,23 +59,32 @@ def _model(file: TfliteFile) -> ModelProto:
     graph = file.subgraph
     inputs, outputs = _ports(graph, file.signature)
     _check_ports(graph, (*inputs, *outputs))
-    writer = SubgraphWriter(graph, dict(inputs))
+    program = Program(file.read, [file.number])
+    writer = SubgraphWriter(graph, dict(inputs), program)
     writer.write()
     if writer.unsupported:
         raise UnsupportedError(tuple(writer.unsupported))
-    infos = []
+    results: list[tuple[Tensor, str, Value | Array]] = []
     for index, name in outputs:
         if index not in writer.values:
             raise ModelError(f"{file.path}: no operator writes the output {name!r}.")
-        value = writer.values[index]
+        results.append((graph.tensors[index], name, writer.values[index]))
+    ports = [value_info(graph.tensors[index], name) for index, name in inputs]
+    for tensor, state, value in program.states():
+        ports.append(value_info(tensor, state))
+        results.append((tensor, f"{state}_out", value))
+    infos = []
+    for tensor, name, value in results:
         if isinstance(value, np.ndarray):
-            value = writer.builder(name).constant(value, graph.tensors[index].dtype)
-        infos.append(_info(graph, index, str(value)))
-    proto = writer.nodes.graph("main", [_info(graph, *port) for port in inputs], infos)
+            value = writer.builder(name).constant(value, tensor.dtype)
+        infos.append(value_info(tensor, str(value)))
+    proto = writer.nodes.graph("main", ports, infos)
+    has_bits = any(node.op_type == "BitCast" for graph in graphs(proto) for node in graph.node)
+    opset, version = VERSIONS_OF_BITS if has_bits else VERSIONS
     model = helper.make_model(
-        proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        proto, opset_imports=[helper.make_opsetid("", opset)], ir_version=version
     )
-    rename_outputs(model, [name for _, name in outputs])
+    rename_outputs(model, [name for _, name, _ in results])
     return model
 
 
@@ -110,10 +124,3 @@ def _check_ports(graph: Subgraph, ports: Sequence[Port]) -> None:
     ]
     if unsupported:
         raise UnsupportedError(tuple(unsupported))
-
-
-def _info(graph: Subgraph, index: int, name: str) -> ValueInfoProto:
-    tensor = graph.tensors[index]
-    assert tensor.dtype is not None
-    shape: Sequence[int | None] = [None if size < 0 else size for size in tensor.shape]
-    return helper.make_tensor_value_info(name, TYPE_NUMBERS[tensor.dtype], shape)

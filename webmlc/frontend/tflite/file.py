@@ -13,12 +13,15 @@ Every defect of the file raises a `ModelError` of one clear message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import ml_dtypes
 import numpy as np
@@ -52,6 +55,8 @@ resources and variants are missing.
 """
 EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields in flatbuffers' format: its list of fields, then the table."""
+MOST_BUNDLES = 3
+"""The most bundles around a model. MediaPipe's gesture recogniser has 2."""
 DEFECTS = (
     struct.error,
     IndexError,
@@ -158,22 +163,70 @@ class Signature:
 @dataclass(frozen=True, slots=True)
 class TfliteFile:
     """The subgraph of the first signature of a file. A file without signatures has its first
-    subgraph here.
+    subgraph here. `read` reads the subgraph of a number, which control flow names; it raises
+    `ModelError` if it is damaged.
     """
 
     path: Path
-    subgraph: Subgraph
+    number: int
     signature: Signature | None
+    read: Callable[[int], Subgraph]
+
+    @property
+    def subgraph(self) -> Subgraph:
+        """The subgraph of the signature."""
+        return self.read(self.number)
 
 
-def open_tflite(path: Path) -> TfliteFile:
-    """Read a file. Raises `ModelError` if it is damaged or truncated."""
+def open_tflite(path: Path, name: str | None = None) -> TfliteFile:
+    """Read a file: the signature of this name, or the first. In a bundle, `name` is the file to
+    read. Raises `ModelError` if the file is damaged, or if nothing has the name.
+    """
     import tflite
 
     note_library("tflite")
     content = path.read_bytes()
+    if content.startswith(b"PK"):
+        content, name = _member(path, name), None
+    with _defects_of(path):
+        return _Reader(path, content, tflite).file(name)
+
+
+def _member(path: Path, name: str | None) -> bytes:
+    """The bytes of a model in a bundle. Bundles may be in bundles; a slash parts their names."""
+    with _defects_of(path):
+        models = dict(_models(path.read_bytes(), "", MOST_BUNDLES))
+    if name is None and len(models) == 1:
+        (name,) = models
+    if name is None or name not in models:
+        listed = ", ".join(models) or "none"
+        raise ModelError(
+            f"{path}: no model of the bundle is chosen. It has: {listed}. Name one as signature."
+        )
+    return models[name]
+
+
+def _models(content: bytes, prefix: str, levels: int) -> Iterator[tuple[str, bytes]]:
+    """The models of a bundle, by their names."""
     try:
-        return _Reader(path, content, tflite).file()
+        with ZipFile(BytesIO(content)) as archive:
+            for member in archive.infolist():
+                if member.file_size > len(content):  # bundles are not compressed
+                    continue
+                name = prefix + member.filename
+                if name.endswith(".tflite"):
+                    yield name, archive.read(member)
+                elif name.endswith(".task") and levels:
+                    yield from _models(archive.read(member), f"{name}/", levels - 1)
+    except (BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+
+
+@contextmanager
+def _defects_of(path: Path) -> Iterator[None]:
+    """Turn errors of the library into a `ModelError`."""
+    try:
+        yield
     except ModelError:
         raise
     except DEFECTS as error:
@@ -188,6 +241,7 @@ class _Reader:
     def __init__(self, path: Path, content: bytes, schema: Any) -> None:
         self.path, self.content, self.schema = path, content, schema
         self.model = schema.Model.GetRootAs(content, 0)
+        self.graphs: dict[int, Subgraph] = {}
 
     def names(self, enumeration: str) -> dict[int, str]:
         """The names of an enumeration of the schema by number."""
@@ -208,13 +262,18 @@ class _Reader:
             codes.append((name, code.Version()))
         return codes
 
-    def file(self) -> TfliteFile:
+    def file(self, name: str | None) -> TfliteFile:
         subgraphs = _items(self.model, "Subgraphs")
         if not subgraphs:
             raise ModelError(f"{self.path}: the TensorFlow Lite model has no subgraph.")
-        if not self.model.SignatureDefsLength():
-            return TfliteFile(self.path, self.subgraph(subgraphs[0]), None)
-        table = self.model.SignatureDefs(0)
+        tables = _items(self.model, "SignatureDefs")
+        keys = [_text(table.SignatureKey()) for table in tables]
+        if name is not None and name not in keys:
+            listed = ", ".join(keys) or "none"
+            raise ModelError(f"{self.path}: no signature is named {name!r}. It has: {listed}.")
+        if not tables:
+            return self.opened(0, None)
+        table = tables[0 if name is None else keys.index(name)]
         number = table.SubgraphIndex()
         if number >= len(subgraphs):
             raise ModelError(
@@ -224,7 +283,21 @@ class _Reader:
             [(port.TensorIndex(), _text(port.Name())) for port in _items(table, ports)]
             for ports in ("Inputs", "Outputs")
         )
-        return TfliteFile(self.path, self.subgraph(subgraphs[number]), Signature(inputs, outputs))
+        return self.opened(number, Signature(inputs, outputs))
+
+    def opened(self, number: int, signature: Signature | None) -> TfliteFile:
+        """The file, whose main subgraph is read, and whose other subgraphs are not."""
+        self.read(number)
+        return TfliteFile(self.path, number, signature, self.read)
+
+    def read(self, number: int) -> Subgraph:
+        """The subgraph of a number. Each is read once."""
+        if number not in self.graphs:
+            with _defects_of(self.path):
+                if not 0 <= number < self.model.SubgraphsLength():
+                    raise IndexError(f"subgraph {number} of {self.model.SubgraphsLength()}")
+                self.graphs[number] = self.subgraph(self.model.Subgraphs(number))
+        return self.graphs[number]
 
     def subgraph(self, table: Any) -> Subgraph:
         tables = _items(table, "Operators")

@@ -37,6 +37,10 @@ class OnnxNodes(Expansion):
 
     dtypes: dict[str, DType] = field(default_factory=dict)
 
+    def inner(self) -> OnnxNodes:
+        """The nodes of a graph inside this graph, which may read all its values."""
+        return OnnxNodes(self.taken_names, dtypes=self.dtypes)
+
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
         for index, output in enumerate(node.outputs):
             if output not in self.dtypes:
@@ -47,7 +51,7 @@ class OnnxNodes(Expansion):
     def result_type(self, node: Node, index: int) -> DType:
         """The element type of an output."""
         match node.op:
-            case "Cast" | "CastLike":
+            case "Cast" | "CastLike" | "BitCast":
                 return ELEMENT_TYPES[node.attributes["to"]]
             case "DequantizeLinear":
                 return self.dtypes[node.inputs[1]]

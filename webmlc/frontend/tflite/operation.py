@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -29,6 +29,16 @@ Results = Value | Array | Sequence[Value | Array]
 """The results of an operator: one value, a constant, or a value for each output."""
 
 
+class States(Protocol):
+    """The states of a model, which stay from run to run, by number and tensor."""
+
+    def begin(self, number: int, tensor: Tensor, build: Builder) -> Value:
+        """The state at the beginning of a run."""
+
+    def end(self, number: int, tensor: Tensor, value: Value) -> None:
+        """Set the state at the end of a run."""
+
+
 class NotReadableError(WebmlcError):
     """An operator cannot be written. `export_tflite` collects all of them into one error."""
 
@@ -39,6 +49,8 @@ class Row:
 
     - `name`: its name in the schema, or its custom code.
     - `write`: writes it with ONNX's operators.
+    - `states`: the inputs that are tensors of a state. Such a row applies the fused activation.
+    - `is_complex`: an input or a result may have complex numbers.
     - `moves`: the results' elements are elements of the inputs. If all quantised operands have the
       same parameters, `write` sees the integers instead of the real numbers.
     """
@@ -46,6 +58,8 @@ class Row:
     name: str
     write: Callable[[Operation], Results]
     moves: bool = False
+    states: Sequence[int] = ()
+    is_complex: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +74,18 @@ class Operation:
     values: Mapping[int, Value | Array]
     build: Builder
     is_stored: bool = False
+    states: States | None = None
+
+    def state(self, index: int) -> Value:
+        """The state of an input at the beginning of a run."""
+        if self.states is None:
+            self.refuse("it keeps a state, and is in a branch or a loop; use it outside of them")
+        return self.states.begin(self.operator.inputs[index], self.tensor(index), self.build)
+
+    def assign(self, index: int, value: Value) -> None:
+        """Set the state of an input at the end of a run."""
+        assert self.states is not None
+        self.states.end(self.operator.inputs[index], self.tensor(index), value)
 
     @property
     def options(self) -> Options:
@@ -153,6 +179,28 @@ class Operation:
     def optional(self, index: int) -> Value | None:
         """An input as a value; None if it is left out."""
         return self.read(index) if self.has(index) else None
+
+    @property
+    def activation(self) -> int:
+        """The number of the fused activation in the schema (`ActivationFunctionType`). An operator
+        without one has 0.
+        """
+        try:
+            number: int = self.options.FusedActivationFunction
+        except AttributeError:
+            number = 0
+        return number
+
+    @property
+    def is_wide(self) -> bool:
+        """True if the result has elements of 16 bits."""
+        return self.output().element in ("INT16", "UINT16")
+
+    def unit(self, tensor: Tensor) -> tuple[np.float32, int]:
+        """The scale and the zero point of a quantised tensor that has one scale."""
+        quantisation = tensor.quantisation
+        assert quantisation is not None
+        return np.float32(quantisation.scales[0]), int(quantisation.zeros[0])
 
     def bias(self, index: int, data: int, weights: int) -> Value | None:
         """The bias of a product of two inputs; None if it is left out. The unit of an integer bias

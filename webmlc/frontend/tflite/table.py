@@ -7,12 +7,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from webmlc.frontend.tflite.operation import Row
-from webmlc.frontend.tflite.operators import elementwise, mediapipe, moves, reductions, windows
+from webmlc.frontend.tflite.operators import (
+    detections,
+    elementwise,
+    mediapipe,
+    moves,
+    recurrent,
+    reductions,
+    spectra,
+    windows,
+)
 
 ROWS: Mapping[str, Row] = {
     row.name: row
-    for rows in (elementwise.ROWS, windows.ROWS, moves.ROWS, reductions.ROWS, mediapipe.ROWS)
-    for row in rows
+    for module in (
+        elementwise,
+        windows,
+        moves,
+        reductions,
+        recurrent,
+        detections,
+        spectra,
+        mediapipe,
+    )
+    for row in module.ROWS
 }
 """The rows by the name in the schema, or by the custom code."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.frontend.tflite.operation import Operation, Row
 from webmlc.graph.builder import Value
+from webmlc.graph.ir import Array
 
 
 def _unary(name: str, write: Callable[[Value], Value]) -> Row:
@@ -105,7 +106,7 @@ def _squared_difference(x: Value, y: Value) -> Value:
     return _square(x - y)
 
 
-def _bit_shift(x: Value, y: Value) -> Value:
+def shift_right(x: Value, y: Value | Array | int) -> Value:
     """Shift right, and keep the sign. ONNX shifts unsigned numbers only, so the complement of a
     negative number is shifted: ~(~x >> y), where ~x is -x - 1.
     """
@@ -115,7 +116,8 @@ def _bit_shift(x: Value, y: Value) -> Value:
     unsigned = DType.of(np.dtype(f"uint{8 * dtype.numpy.itemsize}"))
     is_negative = x.op("Less", 0)
     magnitude = is_negative.where(x.op("BitwiseNot"), x).cast(unsigned)
-    shifted = magnitude.op("BitShift", y.cast(unsigned), direction="RIGHT").cast(dtype)
+    digits = y.cast(unsigned) if isinstance(y, Value) else np.asarray(y, unsigned.numpy)
+    shifted = magnitude.op("BitShift", digits, direction="RIGHT").cast(dtype)
     return is_negative.where(shifted.op("BitwiseNot"), shifted)
 
 
@@ -130,6 +132,15 @@ def _fake_quant(op: Operation) -> Value:
     low, high = (first - zero) * scale, (last - zero) * scale
     steps = (op.input(0).op("Clip", low, high) - low) * (np.float32(1) / scale)
     return (steps + np.float32(0.5)).op("Floor") * scale + low
+
+
+ACTIVATIONS: Mapping[int, Callable[[Value], Value]] = {
+    1: lambda x: x.op("Relu"),
+    2: lambda x: clip(x, -1, 1),
+    3: lambda x: clip(x, 0, 6),
+    4: lambda x: x.op("Tanh"),
+}
+"""The fused activations by their numbers in the schema (`ActivationFunctionType`)."""
 
 
 ROWS = (
@@ -170,7 +181,7 @@ ROWS = (
     _binary("SQUARED_DIFFERENCE", _squared_difference),
     _binary("ATAN2", _atan2),
     _binary("BITWISE_XOR", lambda x, y: x.op("BitwiseXor", y)),
-    _binary("RIGHT_SHIFT", _bit_shift),
+    _binary("RIGHT_SHIFT", shift_right),
     _binary("EQUAL", lambda x, y: x.op("Equal", y)),
     _binary("NOT_EQUAL", lambda x, y: x.op("Equal", y).op("Not")),
     _binary("LESS", lambda x, y: x.op("Less", y)),

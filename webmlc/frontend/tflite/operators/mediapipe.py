@@ -29,7 +29,7 @@ PADDING_SAME = 1
 """
 
 
-def _map(op: Operation) -> dict[str, Any]:
+def options_map(op: Operation) -> dict[str, Any]:
     """The custom options as a dictionary of flexbuffers."""
     from flatbuffers import flexbuffers
 
@@ -149,7 +149,7 @@ def _transformation(op: Operation, index: int) -> Value:
 def _transform_landmarks(op: Operation) -> Value:
     """Transform the x and y of points by a matrix. A third number stays as it is."""
     is_first = op.operator.version == 1
-    options = _map(op) if is_first else {"dimensions": op.shape(0)[-1], "scale": 1.0}
+    options = options_map(op) if is_first else {"dimensions": op.shape(0)[-1], "scale": 1.0}
     count = int(options["dimensions"])
     if count not in (2, 3):
         op.refuse(f"points have 2 or 3 numbers, not {count}")
@@ -168,7 +168,7 @@ def _transform_landmarks(op: Operation) -> Value:
 
 def _transform_bilinear(op: Operation) -> Value:
     """Sample a feature map at transformed positions, linearly. Positions outside give 0."""
-    options = _map(op)
+    options = options_map(op)
     new = options.get("output_size") or (options["output_height"], options["output_width"])
     height, width = (op.size(0, axis, "the size of the input") for axis in (1, 2))
     matrix = _transformation(op, 1)
@@ -213,7 +213,7 @@ def _landmarks_to_matrix(op: Operation) -> Value:
 
     The crop is turned so that two landmarks are level, and it holds the landmarks of a subset.
     """
-    options = _map(op)
+    options = options_map(op)
     is_first = op.operator.version == 1
     points = op.input(0).reshape(-1, 3).slice(0, 2, 1)
     left, right = (

@@ -10,6 +10,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.frontend.tflite.operation import Operation, Row
 from webmlc.graph.builder import Operand, Value
+from webmlc.graph.element_types import TYPE_NUMBERS
 
 END = np.iinfo(np.int64).max
 """The end of a slice that takes all elements."""
@@ -321,10 +322,9 @@ def _space_to_batch(op: Operation) -> Value:
     x = op.build("Pad", op.input(0), tuple(amounts.T.reshape(-1).tolist()), _stored_zero(op))
     sizes = [n + int(p.sum()) for n, p in zip(spatial, pads, strict=True)]
     tail = op.shape(0)[count + 1 :]
-    batch = op.size(0, 0, "the size of the batch")
     block_counts = [n // b for n, b in zip(sizes, blocks, strict=True)]
     pairs = [size for pair in zip(block_counts, blocks, strict=True) for size in pair]
-    x = x.reshape(batch, *pairs, *tail)
+    x = x.reshape(0, *pairs, *tail)
     count_axes, block_axes = range(1, 2 * count, 2), range(2, 2 * count + 1, 2)
     x = x.transpose(*block_axes, 0, *count_axes, *range(2 * count + 1, 2 * count + 1 + len(tail)))
     return x.reshape(-1, *block_counts, *tail)
@@ -433,12 +433,37 @@ def _matrix_set_diagonal(op: Operation) -> Value:
     return mask.where(diagonal.unsqueeze(rank - 2), op.input(0))
 
 
+def _dilate(op: Operation) -> Value:
+    """Write the padding value between the elements along each axis, which is the last meanwhile."""
+    x, rank = op.input(0), op.rank(0)
+    for axis, step in enumerate(op.integers(1, "the dilations")):
+        size = op.size(0, axis, "the size of the input")
+        if step > 1 and size > 1:
+            order = [*(a for a in range(rank) if a != axis), axis]
+            pads = (*[0] * (2 * rank + 1), step - 1)
+            x = op.build("Pad", x.transpose(*order).unsqueeze(rank), pads, op.input(2).reshape())
+            x = x.reshape(*[0] * (rank - 1), size * step).slice(0, (size - 1) * step + 1, rank - 1)
+            x = x.transpose(*(order.index(a) for a in range(rank)))
+    return x
+
+
+def _bit_cast(op: Operation) -> Value:
+    """Read the bits of elements as another type of the same size."""
+    dtype = op.output().dtype
+    sizes = {t.numpy.itemsize for t in (dtype, op.tensor(0).dtype) if t is not None}
+    if dtype is None or len(sizes) != 1:
+        op.refuse("the elements have another size; convert with types of the same size")
+    return op.build("BitCast", op.input(0), to=TYPE_NUMBERS[dtype])
+
+
 ROWS = (
     Row("BATCH_TO_SPACE_ND", _batch_to_space, moves=True),
+    Row("BITCAST", _bit_cast),
     Row("BROADCAST_ARGS", _broadcast_args),
     Row("BROADCAST_TO", _broadcast_to, moves=True),
     Row("CONCATENATION", _concatenate, moves=True),
     Row("DENSIFY", _densify, moves=True),
+    Row("DILATE", _dilate, moves=True),
     Row("DYNAMIC_UPDATE_SLICE", _dynamic_update, moves=True),
     Row("EMBEDDING_LOOKUP", _embedding_lookup, moves=True),
     Row("EXPAND_DIMS", _expand_dims, moves=True),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.frontend.tflite.operation import Operation, Row
+from webmlc.frontend.tflite.operators.dynamic import rounded
 from webmlc.graph.builder import Value
 
 
@@ -20,7 +22,7 @@ def _fully_connected(op: Operation) -> Value:
     width = op.size(1, 1, "the number of columns of the weights")
     is_matrix = op.rank(0) == 2 and op.shape(0)[-1] == width
     x = op.read(0, shape=None if options.KeepNumDims or is_matrix else (-1, width))
-    y = x @ op.read(1, (1, 0))
+    y = rounded(op, x, (-1,)) @ op.read(1, (1, 0))
     bias = op.bias(2, 0, 1)
     return y if bias is None else y + bias
 
@@ -153,6 +155,46 @@ def _unsorted_segments(name: str, reduction: str) -> Row:
     return Row(name, write)
 
 
+def _unique(op: Operation) -> Sequence[Value]:
+    """The different elements of a vector in their order, and the place of each element in them."""
+    y, _, places = op.build.many("Unique", op.input(0), outputs=3, sorted=0)
+    return [y, places]
+
+
+def _bucketize(op: Operation) -> Value:
+    """The number of boundaries that are at most each element."""
+    boundaries = np.array(op.options.Boundaries, np.float32)
+    x = op.input(0).cast(DType.float32).unsqueeze(op.rank(0))
+    counts = x.op("GreaterOrEqual", boundaries).cast(DType.int32)
+    return counts.op("ReduceSum", (op.rank(0),), keepdims=0)
+
+
+WINDOW_REDUCTIONS = {1: "Add", 2: "Mul", 3: "Min", 4: "Max", 5: "And", 6: "Or"}
+"""ONNX's operators of two values, by the number in the schema's `ReduceWindowFunction`."""
+MOST_POSITIONS = 256
+"""The most positions of a window along all axes, each of which is a slice. Chosen by hand."""
+
+
+def _reduce_window(op: Operation) -> Value:
+    """Reduce windows one axis after the other, as the reduction of slices with strides."""
+    windows, strides, dilations = (op.integers(index, "the window") for index in (2, 3, 4))
+    number = op.options.ReduceFunction
+    if number not in WINDOW_REDUCTIONS or sum(windows) > MOST_POSITIONS:
+        op.refuse(f"windows of {windows} with the reduction {number} are not supported")
+    name, x = WINDOW_REDUCTIONS[number], op.input(0)
+    for axis, (window, stride, dilation) in enumerate(
+        zip(windows, strides, dilations, strict=True)
+    ):
+        size = op.size(0, axis, "the size of the input")
+        span = size - (window - 1) * dilation
+        parts = [
+            x.op("Slice", (k * dilation,), (k * dilation + span,), (axis,), (stride,))
+            for k in range(window)
+        ]
+        x = reduce(lambda total, part: total.op(name, part), parts)
+    return op.input(1).op(name, x)
+
+
 ROWS = (
     Row("FULLY_CONNECTED", _fully_connected),
     Row("BATCH_MATMUL", _batch_matmul),
@@ -171,6 +213,9 @@ ROWS = (
     Row("TOPK_V2", _top_k),
     Row("CUMSUM", _cumulative_sum),
     Row("WHERE", _nonzero_indices),
+    Row("UNIQUE", _unique),
+    Row("BUCKETIZE", _bucketize),
+    Row("REDUCE_WINDOW", _reduce_window),
     Row("QUANTIZE", _quantise),
     Row("DEQUANTIZE", _dequantise),
     Row("SEGMENT_SUM", _segment_sum),

@@ -8,13 +8,14 @@ removes the transposes again (`graph/layout`), because its kernels take NHWC, to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.frontend.tflite.operation import Operation, Row
+from webmlc.frontend.tflite.operators.dynamic import rounded
 from webmlc.graph.builder import Operand, Value
 
 SAME = 0
@@ -71,41 +72,47 @@ def _dilations(options: Any) -> tuple[int, int]:
 
 
 def _convolved(
-    op: Operation,
-    order: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    **attributes: Any,
+    op: Operation, x: Value, order: Sequence[int], dimensions: int, attributes: Mapping[str, Any]
 ) -> Value:
-    """A convolution of input 0. `order` brings the filters, input 1, to [O, I, ...]."""
-    dimensions = len(strides)
-    y = op.build(
-        "Conv",
-        channels_first(op.input(0), dimensions),
-        op.read(1, order),
-        op.bias(2, 0, 1),
-        strides=strides,
-        dilations=dilations,
-        **_padding(op, [op.shape(1)[axis] for axis in order[2:]], strides, dilations),
-        **attributes,
-    )
+    """A convolution of a feature map. `order` brings the filters, input 1, to [O, I, ...]."""
+    x = channels_first(x, dimensions)
+    y = op.build("Conv", x, op.read(1, order), op.bias(2, 0, 1), **attributes)
     return channels_last(y, dimensions)
 
 
-def _convolution(op: Operation) -> Value:
-    """A convolution. Filters of fewer channels than the input are for groups of channels."""
+def _attributes(
+    op: Operation, order: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> dict[str, Any]:
+    """The attributes of ONNX's convolution, without groups."""
+    window = [op.shape(1)[axis] for axis in order[2:]]
+    padding = _padding(op, window, strides, dilations)
+    return {"strides": strides, "dilations": dilations, **padding}
+
+
+def convolution_of(op: Operation) -> tuple[Sequence[int], dict[str, Any]]:
+    """The order of dimensions that brings the filters of a convolution over two dimensions to
+    ONNX's, and its attributes.
+
+    Filters of fewer channels than the input are for groups of channels. A depthwise convolution has
+    filters [1, H, W, channels · multiplier], and a group for each channel.
+    """
+    strides, dilations = _strides(op.options), _dilations(op.options)
     channels, filter_channels = (op.size(i, 3, "the number of channels") for i in (0, 1))
-    if filter_channels == 0 or channels % filter_channels:
+    if op.operator.name == "DEPTHWISE_CONV_2D":
+        order, group = (3, 0, 1, 2), channels
+    elif filter_channels and channels % filter_channels == 0:
+        order, group = (0, 3, 1, 2), channels // filter_channels
+    else:
         op.refuse(f"filters of {filter_channels} channels do not fit {channels} channels")
-    strides, dilations = _strides(op.options), _dilations(op.options)
-    return _convolved(op, (0, 3, 1, 2), strides, dilations, group=channels // filter_channels)
+    return order, {**_attributes(op, order, strides, dilations), "group": group}
 
 
-def _depthwise_convolution(op: Operation) -> Value:
-    """A convolution of each channel by itself, with filters [1, H, W, channels · multiplier]."""
-    strides, dilations = _strides(op.options), _dilations(op.options)
-    channels = op.size(0, 3, "the number of channels")
-    return _convolved(op, (3, 0, 1, 2), strides, dilations, group=channels)
+def _convolution(op: Operation) -> Value:
+    """A convolution over two dimensions. One of bytes rounds float images as a whole."""
+    order, attributes = convolution_of(op)
+    is_dense = op.operator.name == "CONV_2D" and attributes["group"] == 1
+    x = rounded(op, op.input(0), (1, 2, 3)) if is_dense else op.input(0)
+    return _convolved(op, x, order, 2, attributes)
 
 
 def _steps_3d(options: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -116,7 +123,8 @@ def _steps_3d(options: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _convolution_3d(op: Operation) -> Value:
     """A convolution over three dimensions, with filters [D, H, W, I, O]."""
-    return _convolved(op, (4, 3, 0, 1, 2), *_steps_3d(op.options))
+    order = (4, 3, 0, 1, 2)
+    return _convolved(op, op.input(0), order, 3, _attributes(op, order, *_steps_3d(op.options)))
 
 
 def transposed_convolution(
@@ -327,7 +335,7 @@ def _local_response(op: Operation) -> Value:
 
 ROWS = (
     Row("CONV_2D", _convolution),
-    Row("DEPTHWISE_CONV_2D", _depthwise_convolution),
+    Row("DEPTHWISE_CONV_2D", _convolution),
     Row("CONV_3D", _convolution_3d),
     Row("TRANSPOSE_CONV", _transposed_convolution_2d),
     Row("CONV_3D_TRANSPOSE", _transposed_convolution_3d),
