@@ -58,11 +58,13 @@ from webmlc.graph.ops import (
 from webmlc.graph.ops.microsoft import (
     arithmetic,
     experts,
+    extensions,
     few_bits,
     fused,
     gates,
     group_query,
     linear_attention,
+    longformer,
     ordered,
     packed,
     positions,
@@ -82,7 +84,7 @@ MODULES: tuple[ModuleType, ...] = (
     layout, block_quantised, winograd, strassen, attention, causal,
     fused, fused_attention, group_query, feature_maps, arithmetic, gates,
     packed, positions, experts, linear_attention, tokens,
-    few_bits, ordered,
+    few_bits, ordered, extensions, longformer,
 )  # fmt: skip
 OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row for module in MODULES for row in module.OPS

@@ -471,7 +471,90 @@ def causal_conv(x: Array, kernel: Array, bias: Any, past: Array, state_window: i
     return y if bias is None else y + bias[:, None], states
 
 
+def spectrum(x: Array, n_fft: Array, hop: Array, window: Array, length: Array) -> Array:
+    padded = np.pad(x[0], len(window) // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, int(n_fft))[:: int(hop)] * window
+    return np.asarray(np.abs(np.fft.rfft(frames)).T[None] ** 2)
+
+
+def segments(x: Array) -> Any:
+    x = x.reshape(-1)
+    inside = np.concatenate([[0], x, [0]])
+    changes = np.flatnonzero(inside[1:] != inside[:-1])
+    runs = [(a, b) for a, b in pairwise(changes) if x[a]]
+    return np.array(runs), x[[a for a, _ in runs]]
+
+
+def dense(_: Array, values: Array, missing: Array, limits: Array, **a: Any) -> Array:
+    rows = [values[start:end] for start, end in pairwise(limits)]
+    result = np.full((len(rows), max(map(len, rows))), missing.item())
+    for line, row in zip(result, rows, strict=True):
+        line[: len(row)] = row
+    return result
+
+
+def sparse(limits: Array) -> Any:
+    lengths = np.diff(limits)
+    places = [(row, column) for row, n in enumerate(lengths) for column in range(n)]
+    return np.array(places), np.array([len(lengths), lengths.max()])
+
+
+def segment_sum(x: Array, ids: Array) -> Array:
+    return np.stack([x[ids == i].sum(0) for i in range(ids[-1] + 1)])
+
+
+def scattered(shape: Array, indices: Array, updates: Array, maskedValue: int = -1, **a: Any) -> Any:
+    result = np.zeros(shape, updates.dtype)
+    is_used = indices[..., 0] != maskedValue
+    np.add.at(result, indices[is_used][:, 0], updates[is_used])
+    return result
+
+
+def longformer(
+    x: Array, w: Array, b: Array, mask: Array, gw: Array, gb: Array, flags: Array, **a: Any
+) -> Array:
+    """Attention token by token, each to the tokens that it sees."""
+    n, window = a["num_heads"], a["window"]
+    if w.ndim == 3:
+        weights, b5 = [*w, *gw], np.split(b, 5)
+        biases = [*b5[:3], gb, *b5[3:]]
+    else:
+        weights = np.split(w, 3, 1) + np.split(gw, 3, 1)
+        biases = np.split(b, 3) + np.split(gb, 3)
+    parts = [(x @ m + c).reshape(*x.shape[:2], n, -1) for m, c in zip(weights, biases, strict=True)]
+    y = np.zeros_like(parts[0])
+    for batch, i in np.ndindex(x.shape[:2]):
+        q, k, v = parts[3:] if flags[batch, i] else parts[:3]
+        keys = [
+            j
+            for j in range(x.shape[1])
+            if mask[batch, j] >= 0 and (flags[batch, i] or abs(i - j) <= window or flags[batch, j])
+        ]
+        scores = np.einsum("nh,tnh->nt", q[batch, i], k[batch, keys]) / math.sqrt(q.shape[-1])
+        y[batch, i] = np.einsum("nt,tnh->nh", softmax(scores), v[batch, keys])
+    return np.asarray(y.reshape(x.shape))
+
+
 DEFINITIONS: Mapping[str, Callable[..., Any]] = {
+    "LongformerAttention": longformer,
+    "NegPos": lambda x: (np.minimum(x, 0), np.maximum(x, 0)),
+    "Inverse": np.linalg.inv,
+    "SegmentSum": segment_sum,
+    "SegmentExtraction": segments,
+    "StftNorm": spectrum,
+    "RaggedTensorToDense": dense,
+    "RaggedTensorToSparse": sparse,
+    "AddSharedInput": lambda x, y, z: (x + y, x + z),
+    "MulSharedInput": lambda x, y, z: (x * y, x * z),
+    "MulSigmoid": lambda x: x * sigmoid(x),
+    "MulMulSigmoid": lambda x, y: x * y * sigmoid(y),
+    "NegXPlus1": lambda x: 1 - x,
+    "ReplaceZero": lambda x, by: np.where(x == 0, by, x),
+    "FastGelu": lambda x, bias: fast_gelu(x + bias),
+    "ScatterNDOfShape": scattered,
+    "MaskedScatterNDOfShape": scattered,
+    "Transpose2DCastFP16": lambda x: x.T.astype(np.float16),
+    "Transpose2DCastFP32": lambda x: x.T.astype(np.float32),
     "MultiHeadAttention": multi_head,
     "DecoderMaskedMultiHeadAttention": decoder_multi_head,
     "SparseAttention": sparse_attention,
@@ -525,9 +608,10 @@ define only the forms of cases that it does not run.
 def by_definition(
     name: str, inputs: Inputs, attributes: Mapping[str, Any], outputs: int
 ) -> list[Array]:
-    """The outputs of an operator, in the type of its first floating input."""
+    """The outputs of an operator, in the type of its first floating input unless it casts."""
     results = DEFINITIONS[name](*inputs, **attributes)
     results = results if isinstance(results, tuple) else (results,)
     floats = [x.dtype for x in inputs if x is not None and x.dtype.kind == "f"]
     arrays = [np.asarray(r) for r in results[:outputs]]
-    return [a.astype(floats[0]) if a.dtype.kind == "f" else a for a in arrays]
+    casts = not floats or "Cast" in name
+    return [a if casts or a.dtype.kind != "f" else a.astype(floats[0]) for a in arrays]

@@ -55,17 +55,45 @@ _REASONS: dict[str, str] = {
         "com.microsoft.DequantizeBFP com.microsoft.QuantizeBFP",
     "webmlc has no kernels for it yet: report the model that needs it":
         "com.microsoft.AttnLSTM com.microsoft.BifurcationDetector com.microsoft.DecoderAttention"
-        " com.microsoft.DynamicTimeWarping com.microsoft.LongformerAttention"
-        " com.microsoft.WordConvEmbedding com.microsoft.QOrderedLongformerAttention"
+        " com.microsoft.DynamicTimeWarping"
+        " com.microsoft.WordConvEmbedding"
         " com.microsoft.GatedDeltaNet com.microsoft.GatherPacked com.microsoft.MatMulPacked"
         " com.microsoft.MoEPacked"
         " com.microsoft.GemmFloat8"
         " com.microsoft.MatMulBlockQuantizedFp4Weight"
         " com.microsoft.MatMulBlockQuantizedFp8Weight"
         " com.microsoft.NGramHashMapping"
-        " com.microsoft.QOrderedAttention"
         " com.microsoft.RMSNormRotary"
         " com.microsoft.VarlenCausalConvWithState com.microsoft.VarlenNGramHashMapping",
+    "only CUDA computes it, and its roundings of int8 are not documented: export the model with"
+    " QAttention, or with LongformerAttention and QuantizeLinear":
+        "com.microsoft.QOrderedAttention com.microsoft.QOrderedLongformerAttention",
+    "it takes texts apart or joins them as onnxruntime-extensions does: do it before the model, or"
+    " with StringNormalizer, StringSplit and StringConcat of ONNX":
+        "ai.onnx.contrib.MaskedFill ai.onnx.contrib.StringConcat"
+        " ai.onnx.contrib.StringECMARegexReplace ai.onnx.contrib.StringECMARegexSplitWithOffsets"
+        " ai.onnx.contrib.StringEqual ai.onnx.contrib.StringJoin ai.onnx.contrib.StringLength"
+        " ai.onnx.contrib.StringLower ai.onnx.contrib.StringMapping"
+        " ai.onnx.contrib.StringRaggedTensorToDense ai.onnx.contrib.StringRegexReplace"
+        " ai.onnx.contrib.StringRegexSplitWithOffsets ai.onnx.contrib.StringSplit"
+        " ai.onnx.contrib.StringStrip ai.onnx.contrib.StringToHashBucket"
+        " ai.onnx.contrib.StringToHashBucketFast ai.onnx.contrib.StringToVector"
+        " ai.onnx.contrib.StringUpper ai.onnx.contrib.VectorToString",
+    "it is a tokeniser: encode and decode texts outside the model":
+        "ai.onnx.contrib.BasicTokenizer ai.onnx.contrib.BertTokenizer"
+        " ai.onnx.contrib.BertTokenizerDecoder ai.onnx.contrib.BlingFireSentenceBreaker"
+        " ai.onnx.contrib.BpeDecoder ai.onnx.contrib.CLIPTokenizer ai.onnx.contrib.GPT2Tokenizer"
+        " ai.onnx.contrib.HfBertTokenizer ai.onnx.contrib.HfJsonTokenizer"
+        " ai.onnx.contrib.RobertaTokenizer ai.onnx.contrib.SentencepieceDecoder"
+        " ai.onnx.contrib.SentencepieceTokenizer ai.onnx.contrib.SpmTokenizer"
+        " ai.onnx.contrib.TrieDetokenizer ai.onnx.contrib.TrieTokenizer"
+        " ai.onnx.contrib.WordpieceTokenizer",
+    "it reads or writes a file of a picture or a sound: give the model pixels or samples":
+        "ai.onnx.contrib.AudioDecoder ai.onnx.contrib.DecodeImage ai.onnx.contrib.EncodeImage"
+        " ai.onnx.contrib.ImageDecoder ai.onnx.contrib.ImageReader",
+    "it is a step beside a model, without kernels in webmlc: do it before or after the model":
+        "ai.onnx.contrib.DrawBoundingBoxes ai.onnx.contrib.GaussianBlur"
+        " ai.onnx.contrib.MergeSignalSegments ai.onnx.contrib.SplitSignalSegments",
     "it searches in a loop around a decoder: call the decoder in a session, as generate does":
         "com.microsoft.BeamSearch com.microsoft.GreedySearch com.microsoft.Sampling"
         " com.microsoft.WhisperBeamSearch",
