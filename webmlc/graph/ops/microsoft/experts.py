@@ -27,6 +27,9 @@ EXPERT_ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
 GATED = ("swiglu", "geglu")
 """The activations of two halves of the first product, or of two products."""
 
+LEAST_SHARE = 1e-8
+"""onnxruntime skips an expert whose weight, an input of the model, is not above this number."""
+
 ACTIVATION_NAMES = ("relu", "gelu", "silu", "swiglu", "identity", "relu2", "geglu")
 
 
@@ -70,16 +73,20 @@ def _mixture(context: Context, build: Builder, layers: Layers) -> Value:
         selected = (first.at(build, places), second.at(build, places),
                     third and third.at(build, places))  # fmt: skip
         y = _feed(context, build, tokens.unsqueeze(1, 2), selected, 4)
-        output = build("ReduceSum", y * shares.unsqueeze(2, 3), [1, 2], keepdims=0)
+        output = build("ReduceSum", _mixed(y, shares.unsqueeze(2, 3)), [1, 2], keepdims=0)
     else:
         y = _feed(context, build, tokens.unsqueeze(0), layers, 3)
         zeros = build("ConstantOfShape", build.inputs[1].op("Shape"),
                       value=np.zeros(1, context.dtype(0).numpy))  # fmt: skip
         mixing = build("ScatterElements", zeros, places, shares, axis=1)
-        weights = mixing.transpose(1, 0).unsqueeze(2)
-        mixed = weights.cast(DType.bool).where(y * weights, 0.0)
+        mixed = _mixed(y, mixing.transpose(1, 0).unsqueeze(2))
         output = build("ReduceSum", mixed, [0], keepdims=0)
     return output.op("Reshape", x.op("Shape"))
+
+
+def _mixed(outputs: Value, weights: Value) -> Value:
+    """Multiply experts' outputs by weights; where a weight is 0, outputs may be infinite or NaN."""
+    return weights.cast(DType.bool).where(outputs * weights, 0.0)
 
 
 def _routes(context: Context, build: Builder) -> tuple[Value, Value]:
@@ -99,6 +106,8 @@ def _routes(context: Context, build: Builder) -> tuple[Value, Value]:
     is_normalised = is_quantised and mixing is None
     if context.attribute("normalize_routing_weights", 0) or is_normalised:
         shares = shares / build("ReduceSum", shares, [-1])
+    if mixing is not None:
+        shares = shares.op("Greater", LEAST_SHARE).where(shares, 0.0)
     return shares, places
 
 
@@ -269,7 +278,7 @@ OPS: tuple[Operator, ...] = (
              normalize_routing_weights=1),
         case(TOKENS, LOGITS, _bytes(4, 32, 16), _scales(4, 32, 2), None, _bytes(4, 32, 16),
              _scales(4, 32, 2), None, None, None, None, _bytes(4, 32, 1), _bytes(4, 32, 1), None,
-             "float32[6, 4] in 0.1..1", k=2, expert_weight_bits=4, block_size=16,
+             "float32[6, 4] in -0.5..1", k=2, expert_weight_bits=4, block_size=16,
              activation_type="silu", weights_prepacked=0),
         activation_type=ACTIVATION_NAMES, quant_type=("int", "fp4", "nvfp4", "fp8", "wfp4afp8")),
 )  # fmt: skip
