@@ -148,6 +148,24 @@ def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("equation", "a", "b"),
+    [
+        ("ij,jk->ik", (3, 4), (4, 2)),
+        ("...pdfb,pdqk->...qfbk", (2, 2, 3, 2, 1), (2, 3, 2, 2)),  # of a Fourier transform
+        ("bi,bi->b", (2, 3), (2, 3)),
+    ],
+)
+def test_einsum(equation: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    signature = f"(double{list(a)} a, double{list(b)} b) => (double z, double g, double h)"
+    check(
+        f'm {signature} {{ p = Einsum <equation: string = "{equation}"> (a, b) q = Mul (p, p) '
+        f"z = ReduceSum <keepdims: int = 0> (q) {TWO} }}",
+        a=RNG.uniform(-2, 2, a),
+        b=RNG.uniform(-2, 2, b),
+    )
+
+
 @pytest.mark.parametrize("left", [0, 1])
 @pytest.mark.parametrize("right", [0, 1])
 def test_gemm(left: int, right: int) -> None:

@@ -23,6 +23,7 @@ from graphlib import CycleError, TopologicalSorter
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.linear_algebra import einsum_terms
 from webmlc.graph.ops.operator import Context, NotSupportedError, Scope
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
@@ -281,6 +282,24 @@ def _gemm(to: Backward, position: int) -> Value:
     return to.summed(dy, to.shape, 2)
 
 
+def _einsum(to: Backward, position: int) -> Value:
+    """The product of the derivative by the result and of the other inputs, with the labels of this
+    input.
+    """
+    equation = str(to.context.attribute("equation")).replace(" ", "")
+    operands, arrow, result = equation.partition("->")
+    terms, inputs = operands.split(","), list(to.inputs)
+    term, _ = terms.pop(position), inputs.pop(position)
+    labels = term.replace("...", ".")
+    are_single = bool(arrow) and len(set(labels)) == len(labels)
+    names, _, extents = einsum_terms(to.context)
+    sizes = zip(names[position], to.context.shape(position), strict=True)
+    is_whole = all(same(size, extents[name]) for name, size in sizes)
+    if not are_single or not is_whole or not set(labels) <= set("".join([result, *terms])):
+        raise NotSupportedError(f"the derivative of {equation!r} by input {position}")
+    return to.build("Einsum", to.dy, *inputs, equation=f"{','.join([result, *terms])}->{term}")
+
+
 def _transpose(to: Backward, position: int) -> Value:
     axes = permutation(to.context)
     return to.dy.transpose(*map(axes.index, range(len(axes))))
@@ -361,6 +380,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Cast"): _cast,
     ("", "MatMul"): _matmul,
     ("", "Gemm"): _gemm,
+    ("", "Einsum"): _einsum,
     ("", "Transpose"): _transpose,
     ("", "Reshape"): _view,
     ("", "Flatten"): _view,

@@ -144,7 +144,7 @@ def _gemm(context: Context, a: Tensor, b: Tensor, bias: Tensor | None = None) ->
     return compute("gemm", shape, finish)
 
 
-def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
+def einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
     """The labels of each operand, the labels of the result, and the size of each label. An ellipsis
     becomes the labels `.0`, `.1`, ...
     """
@@ -192,12 +192,12 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
 
 
 def _einsum_type(context: Context) -> TensorType:
-    _, result, extents = _einsum_terms(context)
+    _, result, extents = einsum_terms(context)
     return TensorType(context.dtype(0), tuple(extents[label] for label in result))
 
 
 def _einsum(context: Context, *tensors: Tensor) -> Tensor:
-    terms, result, extents = _einsum_terms(context)
+    terms, result, extents = einsum_terms(context)
     summed = [label for label in extents if label not in result]
     wide_dtype = accumulator(tensors[0].dtype)
 

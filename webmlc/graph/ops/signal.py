@@ -1,13 +1,13 @@
-"""Signals: DFT and STFT as products with the transform's matrix, and mel filter banks.
+"""Signals: DFT and STFT as products with matrices (`fourier.py`), and mel filter banks.
 
 The last axis of a complex signal has size 2: the real and the imaginary parts. So the transform of
-a signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
+a short signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2]. A long signal
+is transformed in stages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,8 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.element_types import ELEMENT_TYPES
-from webmlc.graph.ir import Array, Node
+from webmlc.graph.ir import Node
+from webmlc.graph.ops.fourier import Transform, transform_matrix
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, UnknownValueError, case
 from webmlc.graph.ops.shapes import (
@@ -35,6 +36,9 @@ MATRIX_LIMIT = 1 << 24
 """The complex elements of the largest matrix of a transform that is a constant: 128 MB of float32.
 A run computes a larger one. Chosen by hand.
 """
+FACTORS = 4
+"""Complex elements of the constants of a transform in stages for each element of the signal, at
+most: 2 in the last stage, and at most half as many in each stage before."""
 
 
 def _number(context: Context, index: int, description: str) -> int:
@@ -47,42 +51,6 @@ def _number(context: Context, index: int, description: str) -> int:
     return int(element)
 
 
-def transform_matrix(
-    length: int, input_bins: int, parts: int, *, inverse: bool, onesided: bool
-) -> Array:
-    """The matrix [input bins · parts][bins · output parts] of a (possibly inverse) Fourier
-    transform.
-
-    The signal has `input_bins` elements. Missing elements are zero. If the spectrum of a real
-    signal is one-sided, the missing elements follow from the others.
-    """
-    sign = 1 if inverse else -1
-    n, k = np.arange(input_bins), np.arange(length)
-    if onesided and not inverse:
-        k = k[: length // 2 + 1]
-    turns = np.outer(n, k) % length
-    cosine, sine = _exact_wave(np.cos, turns, length), sign * _exact_wave(np.sin, turns, length)
-    scale = 1.0 / length if inverse else 1.0
-    if onesided and inverse:  # a conjugate bin has the same real part: count it twice
-        weight = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
-        weight[length // 2 + 1 :] = 0
-        return np.stack([cosine * weight, -sine * weight], 1).reshape(-1, length)
-    real, imaginary = cosine * scale, sine * scale
-    rows = [np.stack([real, imaginary], -1)]
-    if parts == 2:
-        rows.append(np.stack([-imaginary, real], -1))
-    matrix: Array = np.stack(rows[: min(parts, 2)], 1)
-    return matrix.reshape(input_bins * parts, -1)
-
-
-def _exact_wave(wave: Callable[[Array], Array], turns: Array, length: int) -> Array:
-    """A sine or cosine of these parts of `length` turns. Its zeros and extremes are exact: 1e-16 of
-    a huge element would hide the others, and 1e-16 of an infinity is infinite.
-    """
-    values = wave(2 * np.pi * turns / length)
-    return np.where(turns * 4 % length == 0, np.round(values), values)
-
-
 def _dft(context: Context, build: Builder) -> Value:
     """Expand a DFT: move the axis to the last place but one, cut it, multiply by the matrix, and
     move the axis back.
@@ -91,36 +59,71 @@ def _dft(context: Context, build: Builder) -> Value:
     rank = len(shape)
     check_single(context, 1, 2)
     (axis,) = axes_within((context.integers("axis", 2) or (-2,))[:1], rank)
-    inverse, onesided = (bool(context.attribute(n, 0)) for n in ("inverse", "onesided"))
+    inverse, onesided = _options(context)
     size, parts = as_int(shape[axis]), as_int(shape[-1])
     if axis == rank - 1 or parts is None or parts > (1 if onesided and not inverse else 2):
         raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
     length = _length(context) if context.has(1) else size
-    if size is None or length is None or size * length > MATRIX_LIMIT:
+    stages = None
+    if size is not None and size == length and not (inverse and onesided):
+        stages = _stages(context, length, parts, onesided=onesided, inverse=inverse)
+    if size is None or length is None or (stages is None and size * length > MATRIX_LIMIT):
         return _symbolic_dft(context, build, axis, inverse=inverse, onesided=onesided)
-    if inverse and onesided and not context.has(1):
-        length = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
-    axis_last = x.transpose(*order) if axis != rank - 2 else x
-    bin_count = min(size, length // 2 + 1 if inverse and onesided else length)
-    if bin_count != size:
-        limits = (build.constant(np.array([n])) for n in (0, bin_count, rank - 2))
-        axis_last = build("Slice", axis_last, *limits)
-    matrix = transform_matrix(length, bin_count, parts, inverse=inverse, onesided=onesided)
-    if inverse and onesided and parts == 1:
-        matrix = matrix[::2]
-    flat = build("Reshape", axis_last, _shape_with(context, build, order, (len(matrix),)))
-    y = flat @ build.constant(np.ascontiguousarray(matrix), context.dtype(0))
-    output_parts = 1 if inverse and onesided else 2
-    y = build(
-        "Reshape",
-        y,
-        _shape_with(context, build, order, (matrix.shape[1] // output_parts, output_parts)),
-    )
+    signals = x.transpose(*order) if axis != rank - 2 else x
+    if stages is None:
+        y = _dense_dft(context, build, signals, order, length)
+    else:
+        y = stages.write(build, signals, rank - 2, context.dtype(0))
     if axis != rank - 2:
         inverse_order = tuple(int(d) for d in np.argsort(order))
         y = y.transpose(*inverse_order)
     return y
+
+
+def _options(context: Context) -> tuple[bool, bool]:
+    """Whether a DFT is inverse, and whether its spectrum is one-sided."""
+    return bool(context.attribute("inverse", 0)), bool(context.attribute("onesided", 0))
+
+
+def _stages(
+    context: Context, length: int, parts: int, *, onesided: bool, inverse: bool = False
+) -> Transform | None:
+    """The transform in stages of all elements of a signal. `None` if one matrix is as fast, or if
+    constants should not hold the factors of all elements. Halves have one matrix, because each
+    stage would round.
+    """
+    if not 1 <= length <= MATRIX_LIMIT // FACTORS or context.dtype(0).bits < 32:
+        return None
+    bins = length // 2 + 1 if onesided else length
+    transform = Transform(length, parts, bins, inverse)
+    return transform if len(transform.radices) > 1 else None
+
+
+def _dense_dft(
+    context: Context, build: Builder, signals: Value, order: tuple[int, ...], length: int
+) -> Value:
+    """Expand a DFT of the last axis but one: cut it to the elements that count, and multiply it by
+    the matrix.
+    """
+    inverse, onesided = _options(context)
+    shape, rank = context.shape(0), context.rank(0)
+    size, parts = as_int(shape[order[-2]]), as_int(shape[-1])
+    assert size is not None and parts is not None
+    if inverse and onesided and not context.has(1):
+        length = 2 * (size - 1)
+    bin_count = min(size, length // 2 + 1 if inverse and onesided else length)
+    if bin_count != size:
+        limits = (build.constant(np.array([n])) for n in (0, bin_count, rank - 2))
+        signals = build("Slice", signals, *limits)
+    matrix = transform_matrix(length, bin_count, parts, inverse=inverse, onesided=onesided)
+    if inverse and onesided and parts == 1:
+        matrix = matrix[::2]
+    flat = build("Reshape", signals, _shape_with(context, build, order, (len(matrix),)))
+    y = flat @ build.constant(np.ascontiguousarray(matrix), context.dtype(0))
+    output_parts = 1 if inverse and onesided else 2
+    last = (matrix.shape[1] // output_parts, output_parts)
+    return build("Reshape", y, _shape_with(context, build, order, last))
 
 
 def _length(context: Context) -> int | None:
@@ -184,8 +187,8 @@ def _old_axis(node: Node, opset: int) -> Node:
 
 
 def _stft(context: Context, build: Builder) -> Value:
-    """Expand an STFT: multiply frames of the signal by the matrix, into which the window is
-    folded.
+    """Expand an STFT. Long frames are multiplied by the window, and transformed in stages. Short
+    frames are multiplied by the matrix, into which the window is folded.
     """
     check_single(context, 1, 3)
     check_shapes(context, "batch length" + " parts" * (context.rank(0) > 2), "", "frame")
@@ -200,14 +203,21 @@ def _stft(context: Context, build: Builder) -> Value:
         raise NotSupportedError("frames of symbolic length")
     if not require(context, "at most", const(length), context.shape(0)[1]):
         raise NotSupportedError(f"frames of {length} elements of {context.type(0)}")
-    if length * length > MATRIX_LIMIT:
+    onesided = bool(context.attribute("onesided", 1))
+    stages = _stages(context, length, parts, onesided=onesided)
+    if stages is None and length * length > MATRIX_LIMIT:
         raise NotSupportedError(
             f"frames of {length} elements; the most are {MATRIX_LIMIT**0.5:.0f}"
         )
     check_shape(context, 2, (const(length),))
     if context.rank(0) == 2:
         signal = signal.unsqueeze(-1)
-    onesided = bool(context.attribute("onesided", 1))
+    if stages is not None:
+        frames = build("Frames", signal, domain="webmlc", length=length, step=hop)
+        if context.has(2):
+            window = build("Expand", build.inputs[2].unsqueeze(1), [length, parts])
+            frames = frames * window.reshape(length * parts)
+        return stages.write(build, frames, 2, context.dtype(0))
     matrix = transform_matrix(length, length, parts, inverse=False, onesided=onesided)
     frames = build("Frames", signal, domain="webmlc", length=length, step=hop)
     weights = build.constant(np.ascontiguousarray(matrix), context.dtype(0))
