@@ -108,7 +108,60 @@ def matmul(constant: bool) -> onnx.ModelProto:
         inputs.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, shape))
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
     node = helper.make_node("MatMul", ["a", "b"], ["y"], "matmul")
-    graph = helper.make_graph([node], "matmul", inputs, [output], weights)
+    return _model([node], inputs, output, weights)
+
+
+def dilated(channels: int, length: int, taps: int, dilations: Sequence[int]) -> onnx.ModelProto:
+    """Residual causal convolutions over time, each of another dilation, as in WaveNet and in
+    temporal convolutional networks.
+    """
+    rng, nodes, weights, data = np.random.default_rng(1), [], [], "x"
+    for number, dilation in enumerate(dilations):
+        names = {key: f"{key}{number}" for key in ("w", "b", "conv", "relu", "sum")}
+        shape = (channels, channels, taps)
+        kernel = rng.normal(0, 1 / math.sqrt(channels * taps), shape).astype(np.float32)
+        bias = rng.normal(0, 0.1, channels).astype(np.float32)
+        weights += [
+            numpy_helper.from_array(kernel, names["w"]),
+            numpy_helper.from_array(bias, names["b"]),
+        ]
+        pads = [dilation * (taps - 1), 0]
+        inputs = [data, names["w"], names["b"]]
+        nodes += [
+            helper.make_node("Conv", inputs, [names["conv"]], dilations=[dilation], pads=pads),
+            helper.make_node("Relu", [names["conv"]], [names["relu"]]),
+            helper.make_node("Add", [data, names["relu"]], [names["sum"]]),
+        ]
+        data = names["sum"]
+    sounds = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, length])
+        for name in ("x", data)
+    ]
+    return _model(nodes, sounds[:1], sounds[1], weights)
+
+
+def spectrogram(samples: int, frame: int, hop: int) -> onnx.ModelProto:
+    """The one-sided STFT of a real signal, with a Hann window."""
+    window = np.hanning(frame + 1)[:-1].astype(np.float32)
+    numbers = {"hop": np.int64(hop), "window": window, "frame": np.int64(frame)}
+    weights = [numpy_helper.from_array(np.asarray(value), n) for n, value in numbers.items()]
+    node = helper.make_node("STFT", ["x", "hop", "window", "frame"], ["y"], "stft")
+    shapes = {"x": [1, samples, 1], "y": [1, (samples - frame) // hop + 1, frame // 2 + 1, 2]}
+    sound, spectra = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    return _model([node], [sound], spectra, weights)
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    output: onnx.ValueInfoProto,
+    weights: Sequence[onnx.TensorProto],
+) -> onnx.ModelProto:
+    """A model of these nodes, which has one output."""
+    graph = helper.make_graph(nodes, "model", inputs, [output], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     return model
@@ -154,13 +207,17 @@ SMALL = frozenset({"squeezenet", "shufflenet"})
 
 
 def named() -> dict[str, Source]:
-    """Every model that has a name: the digits, the matrix products, the light models of the onnx
-    package, and, where `shared/models` exists, the models that its index marks for benchmarks.
+    """Every model that has a name: the digits, the matrix products, dilated convolutions, a
+    spectrogram, the light models of the onnx package, and, where `shared/models` exists, the models
+    that its index marks for benchmarks.
     """
     sources = {
         "digits": Source(partial(onnx.load, DIGITS)),
         "matmul": Source(lambda: matmul(constant=True)),
         "matmul_dynamic": Source(lambda: matmul(constant=False)),
+        "tcn": Source(partial(dilated, 64, 8000, 3, [1 << n for n in range(10)]), gpu=False),
+        "hifigan": Source(partial(dilated, 128, 4000, 11, [1, 3, 5]), gpu=False),
+        "stft": Source(partial(spectrogram, 160_000, 1024, 256)),
     }
     for path in sorted(LIGHT.glob("light_*.onnx")):
         name = path.stem.removeprefix("light_")
