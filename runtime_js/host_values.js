@@ -11,7 +11,9 @@ import { bindFromMemory } from "./manifest.js";
 import { boundSymbols } from "./memory_plan.js";
 import { evaluate, symbolsOf, valuesOf } from "./sizes.js";
 
-/** @import { Bind, Collect, GpuSpan, Jump, Measure, Move, Program, Size, Stack, Symbols } from "./types.d.ts" */
+/** @import { BeginList, Bind, Collect, GpuSpan, Jump, JumpUnless, Measure, Move, Program, Size, Stack, Symbols } from "./types.d.ts" */
+
+const MAX_JUMPS = 2 ** 22; // of a run: see webmlc/host/host_values.py
 
 export class HostValues {
   /** @type {Map<string, number[]>} Of the values that a `move` named. */
@@ -19,6 +21,8 @@ export class HostValues {
 
   /** Of the values that a `collect` appended. @type {Map<string, { bytes: Uint8Array, shape: number[] }[]>} */
   lists = new Map();
+
+  #jumps = 0; // of the run
 
   /** Of the buffers, once a value is checked. @type {Map<string, import("./types.d.ts").Buffer["dtype"]> | undefined} */
   #dtypes;
@@ -51,17 +55,12 @@ export class HostValues {
     return Object.fromEntries(symbols.map((name, i) => [name, shape[axes[i]]]));
   }
 
-  /** Execute a segment that holds values for later. @param {Move | Collect | Stack} segment */
+  /** Execute a segment that holds values for later. @param {Move | BeginList | Collect | Stack} segment */
   execute(segment) {
     if (segment.type === "move") this.#move(segment);
-    else if (segment.type === "collect") this.#collect(segment);
+    else if (segment.type === "begin_list") this.lists.set(segment.target, []);
+    else if (segment.type === "collect") this.#list(segment.target).push(this.#shaped(segment.source, segment.target, segment.shape));
     else this.#stack(segment);
-  }
-
-  /** Append a value to a list, or make the list empty. @param {Collect} segment */
-  #collect({ target, source, shape }) {
-    if (source === null) this.lists.set(target, []);
-    else this.#list(target).push(this.#shaped(source, target, shape));
   }
 
   /**
@@ -103,9 +102,18 @@ export class HostValues {
     }
   }
 
-  /** The index of the next segment: the target of the jump, or the following segment. @param {Jump} segment @param {number} following */
-  next({ target, unless }, following) {
-    return unless !== null && this.#data(unless)[0] ? following : target;
+  /**
+   * The index of the next segment: the target of the jump, or the following segment. Throws `InputError` if the run has jumped
+   * `MAX_JUMPS` times.
+   * @param {Jump | JumpUnless} segment
+   * @param {number} following
+   */
+  next(segment, following) {
+    if (segment.type === "jump_unless" && this.#data(segment.unless)[0]) return following;
+    if (++this.#jumps > MAX_JUMPS) {
+      throw new InputError(`with these inputs a loop does not end: ${MAX_JUMPS} jumps between segments. Give the loop of the model a trip count`);
+    }
+    return segment.target;
   }
 
   /** The bytes of a value. Throws `PackageError` if no segment has computed it yet. @param {string} name */

@@ -112,13 +112,13 @@ function hostFault({ symbols }, program) {
   /** @type {Map<string, number>} */
   const ranks = new Map();
   for (const [name, rank] of segments.flatMap(heldBy)) ranks.set(name, Math.min(rank, ranks.get(name) ?? rank));
-  const lists = new Set(segments.flatMap((segment) => (segment.type === "collect" && segment.source === null ? [segment.target] : [])));
+  const lists = new Set(segments.flatMap((segment) => (segment.type === "begin_list" ? [segment.target] : [])));
   const inputs = buffers.filter(({ kind }) => kind === "input").map(({ name }) => name);
   const onHost = new Set([...inputs, ...ranks.keys(), ...lists, ...runs(program).flatMap(({ downloads }) => downloads)]);
   const bound = new Set([...symbols.map(({ name }) => name), ...boundSymbols(program), ...loops(program).map(({ symbol }) => symbol)]);
   const isPlace = (/** @type {number} */ place, /** @type {number} */ end) => place >= 0 && place < end;
   const faultOf = (/** @type {Segment} */ segment) => {
-    const written = [...heldBy(segment).map(([name]) => name), ...(segment.type === "collect" ? [segment.target] : [])];
+    const written = [...heldBy(segment).map(([name]) => name), ...(segment.type === "collect" || segment.type === "begin_list" ? [segment.target] : [])];
     const missing = [...readByHost(segment).filter((name) => !onHost.has(name)), ...written.filter((name) => !dtypes.has(name))];
     if (missing.length) return ` uses "${missing.join('", "')}", which the host does not have`;
     const shape = segment.type === "move" ? segment.shapes.flat() : segment.type === "collect" || segment.type === "stack" ? segment.shape : [];
@@ -138,10 +138,9 @@ function hostFault({ symbols }, program) {
       const isList = lists.has(segment.target) && isPlace(segment.axis, segment.shape.length + 1);
       return isList ? "" : ` joins "${segment.target}", which is no list with axis ${segment.axis}`;
     }
-    if (segment.type !== "jump") return "";
-    if (!isPlace(segment.target, segments.length + 1)) return " jumps to no segment";
-    const { unless } = segment;
-    return unless !== null && dtypes.get(unless) !== "bool" ? ` decides by "${unless}", which is no boolean` : "";
+    if (segment.type === "jump_unless" && dtypes.get(segment.unless) !== "bool") return ` decides by "${segment.unless}", which is no boolean`;
+    const jumps = segment.type === "jump" || segment.type === "jump_unless";
+    return jumps && !isPlace(segment.target, segments.length + 1) ? " jumps to no segment" : "";
   };
   for (const [number, segment] of segments.entries()) {
     const problem = faultOf(segment);

@@ -240,7 +240,7 @@ export interface File {
 export interface Program {
   buffers: Buffer[];
   steps: Step[];
-  segments: (Run | Bind | Measure | Move | Collect | Stack | Jump)[];
+  segments: (Run | Bind | Measure | Move | BeginList | Collect | Stack | Jump | JumpUnless)[];
   resources: Resources;
   sizes: Record<string, Size>;
   memory: Partial<Record<"wasm" | "webgpu", Memory>>;
@@ -329,8 +329,14 @@ export interface Move {
 export interface Collect {
   type: "collect";
   target: string;
-  source: string | null;
+  source: string;
   shape: Size[];
+}
+
+/** The host makes the list `target` empty. */
+export interface BeginList {
+  type: "begin_list";
+  target: string;
 }
 
 /** The host joins the values in the list `target` along a new axis. */
@@ -345,7 +351,13 @@ export interface Stack {
 export interface Jump {
   type: "jump";
   target: number;
-  unless: string | null;
+}
+
+/** The host continues at segment `target`, or at the following segment if the boolean in `unless` is true. */
+export interface JumpUnless {
+  type: "jump_unless";
+  target: number;
+  unless: string;
 }
 
 /** The exact resources of a run, in bytes, which the hosts assert. */

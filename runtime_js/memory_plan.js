@@ -50,9 +50,9 @@ export function boundSymbols(program) {
 export function readByHost(segment) {
   if (segment.type === "bind" || segment.type === "measure") return [segment.buffer];
   if (segment.type === "move") return segment.sources;
-  if (segment.type === "collect" && segment.source !== null) return [segment.target, segment.source];
+  if (segment.type === "collect") return [segment.target, segment.source];
   if (segment.type === "stack") return [segment.target];
-  return segment.type === "jump" && segment.unless !== null ? [segment.unless] : [];
+  return segment.type === "jump_unless" ? [segment.unless] : [];
 }
 
 /** The plan of a device. @param {Program} program @param {Device} device */

@@ -292,7 +292,7 @@ export class Model {
       if (!this.#replacesStates) throwIfAborted(signal);
       if (segment.type !== "run") {
         if (onGpu) await onGpu.download(values, readByHost(segment));
-        if (segment.type === "jump") next = host.next(segment, next);
+        if (segment.type === "jump" || segment.type === "jump_unless") next = host.next(segment, next);
         else if (segment.type === "bind" || segment.type === "measure") {
           const read = host.bind(segment);
           checkRequirements(this.#manifest, host.symbols, read);

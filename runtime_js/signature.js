@@ -73,7 +73,7 @@ export class Signature {
     const first = segments.findIndex((segment) => segment.type === "run" && !segment.once);
     const later = segments.slice(first + 1).flatMap((segment) => (segment.type === "run" ? segment.uploads : readByHost(segment)));
     const returned = outputs.map(({ buffer }) => buffer).filter((buffer) => !downloads.has(buffer)); // as the inputs they are
-    const isInOrder = !segments.some(({ type }) => type === "jump" || type === "move");
+    const isInOrder = !segments.some(({ type }) => type === "jump" || type === "jump_unless" || type === "move");
     const readsFirst = isInOrder && ![...later, ...returned].some((name) => buffers.has(name));
     this.#readsFirst.set(segments, readsFirst);
     return readsFirst;

@@ -13,7 +13,7 @@ import { readByHost } from "./memory_plan.js";
  * @returns {Segment[]}
  */
 export function selectSegments(program, results) {
-  if (program.segments.some(({ type }) => type === "jump")) return program.segments;
+  if (program.segments.some(({ type }) => type === "jump" || type === "jump_unless")) return program.segments;
   const moved = new Set(results); // what the host reads, and what later runs upload
   const needed = new Set(program.buffers.filter(({ kind }) => kind === "state").map(({ name }) => name));
   const devices = new Set(); // of later runs

@@ -5,7 +5,7 @@ import type { Bind, Collect, Jump, Manifest, Measure, Move, Port, Program, Run, 
 export * from "./manifest_types.d.ts";
 
 /** The unit of execution. */
-export type Segment = Run | Bind | Measure | Move | Collect | Stack | Jump;
+export type Segment = Run | Bind | Measure | Move | BeginList | Collect | Stack | Jump | JumpUnless;
 
 export type Device = "wasm" | "webgpu";
 export type Symbols = Record<string, number>;

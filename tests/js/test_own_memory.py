@@ -13,7 +13,8 @@ import pytest
 import webmlc
 from tests.against_onnxruntime import parse
 from tests.js.test_session import exercised
-from webmlc.core.errors import PackageError
+from webmlc.core.errors import InputError, PackageError
+from webmlc.host import host_values
 
 X = [1.0, -2.0, 3.0]
 BRANCH = """g (float[a] x, bool c) => (float[q] y, float[r] z, float[s] w) {
@@ -95,3 +96,22 @@ def test_a_moved_value_has_the_bytes_of_its_shape(tmp_path: Path) -> None:
         model.dispose()
         (error,) = exercised(tmp_path, 1, "./own_memory.mjs", [run])
         assert error.startswith('package: manifest.json: "x" has 12 bytes')
+
+
+def test_jumps_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, (run, _), _ = CASES["loop"]
+    webmlc.build(parse(text), tmp_path, target="wasm")
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for number, segment in enumerate(manifest["programs"]["wasm"]["segments"]):
+        if segment["type"] == "jump":
+            segment["target"] = number
+    path.write_text(json.dumps(manifest))
+    monkeypatch.setattr(host_values, "MAX_JUMPS", 1000)
+    model = webmlc.load(tmp_path)
+    feeds = {name: np.array(run[name], np.float32) for name in ("x", "limit")}
+    with pytest.raises(InputError, match="a loop does not end"):
+        model.run({**feeds, "c": np.array(True)})
+    model.dispose()
+    (error,) = exercised(tmp_path, 1, "./own_memory.mjs", [run])
+    assert error.startswith("input: with these inputs a loop does not end")

@@ -213,13 +213,17 @@ def test_the_runtime_names_wrong_fields_too(tmp_path: Path) -> None:
 
 
 MOVE = {"type": "move", "sources": ["x"], "targets": ["t"], "shapes": [["n", 4]]}
-BEGIN = {"type": "collect", "target": "t"}
+BEGIN = {"type": "begin_list", "target": "t"}
+COLLECT = {"type": "collect", "source": "x", "shape": ["n", 4]}
 FAULTY_SEGMENTS: list[tuple[list[dict[str, Any]], str]] = [
     ([{"type": "jump", "target": 3}], r"segments\[1\] jumps to no segment"),
     ([{"type": "jump", "target": -1}], r"segments\[1\] jumps to no segment"),
-    ([{"type": "jump", "target": 0, "unless": "nope"}], "uses .*nope"),
-    ([{"type": "jump", "target": 0, "unless": "t"}], r"\[1\] uses .*t.*host does not have"),
-    ([{"type": "jump", "target": 0, "unless": "y"}], r"\[1\] decides by .y., which is no boolean"),
+    ([{"type": "jump_unless", "target": 0, "unless": "nope"}], "uses .*nope"),
+    ([{"type": "jump_unless", "target": 0, "unless": "t"}], r"\[1\] uses .*t.*host does not have"),
+    (
+        [{"type": "jump_unless", "target": 0, "unless": "y"}],
+        r"\[1\] decides by .y., which is no boolean",
+    ),
     ([MOVE | {"sources": ["t"], "targets": ["y"]}], "host does not have"),
     ([MOVE | {"targets": ["nope"]}], "nope.*host does not have"),
     ([MOVE | {"targets": []}], "does not have one target and shape per source"),
@@ -235,7 +239,7 @@ FAULTY_SEGMENTS: list[tuple[list[dict[str, Any]], str]] = [
         "which is no list with",
     ),
     ([BEGIN, {"type": "stack", "target": "t", "axis": 2, "shape": [4]}], "no list with axis 2"),
-    ([BEGIN, {**BEGIN, "target": "y", "source": "x"}], "appends to .y., which is no list|uses"),
+    ([BEGIN, {**COLLECT, "target": "y"}], "appends to .y., which is no list|uses"),
 ]
 """Segments that no host can execute after the run of the program, and the error."""
 

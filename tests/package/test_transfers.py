@@ -7,6 +7,7 @@ from webmlc.package.manifest import (
     Bind,
     Buffer,
     Jump,
+    JumpUnless,
     Move,
     Program,
     Resources,
@@ -122,12 +123,12 @@ def test_values_that_a_loop_carries_go_through_the_host() -> None:
     made = program(("wasm", "x>a"), ("wasm", "ac>t"), ("wasm", "t>g"), ("wasm", "c>y"))
     first, *loop, last = made.steps
     shapes = ((4,),)
-    body = [first, Move(("x",), ("c",), shapes), Jump(7, "g"), *loop]
+    body = [first, Move(("x",), ("c",), shapes), JumpUnless(7, "g"), *loop]
     body += [Move(("t",), ("c",), shapes), Jump(2), last]
     looping = replace(made, segments=segments_of(body))
     planned = with_transfers(looping, ["y"], "wasm")
     assert crossings(planned) == [("x", ""), ("c", "tg"), ("c", "y")]
-    jumps = [segment.target for segment in planned if isinstance(segment, Jump)]
+    jumps = [segment.target for segment in planned if isinstance(segment, Jump | JumpUnless)]
     assert jumps == [6, 2]
     assert select_segments(replace(looping, segments=planned), {"y"}) == planned
 
@@ -136,7 +137,7 @@ def test_a_branch_may_not_have_brought_a_value() -> None:
     """Only one branch uploads x to the CPU, so the run after the branches uploads it, too."""
     made = program(("wasm", "x>a"), ("webgpu", "x>b"), ("wasm", "x>y"))
     then, other, last = made.steps
-    body = [Jump(3, "c"), then, Jump(4), other, last]
+    body = [JumpUnless(3, "c"), then, Jump(4), other, last]
     planned = with_transfers(replace(made, segments=segments_of(body)), ["y"], "webgpu")
     assert crossings(planned) == [("x", ""), ("x", ""), ("x", "y")]
 

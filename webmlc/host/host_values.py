@@ -19,16 +19,31 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, PackageError
 from webmlc.host.bind import bind_from_memory
-from webmlc.package.manifest import Bind, Collect, Jump, Measure, Move, Program, Stack
+from webmlc.package.manifest import (
+    BeginList,
+    Bind,
+    Collect,
+    Jump,
+    JumpUnless,
+    Measure,
+    Move,
+    Program,
+    Stack,
+)
 from webmlc.package.sizes import Size, evaluate, symbols_of
 
 Array = NDArray[Any]
+MAX_JUMPS = 1 << 22
+"""The most jumps of a run, about as many as the iterations of its loops. A damaged package may jump
+for ever. Chosen by hand: a loop that runs kernels takes minutes for as many iterations.
+"""
 
 
 @dataclass(slots=True)
 class HostValues:
     """The `symbols` so far, the `bytes` of each value on the host, and the `shapes` of the values
     that a `Move` named. `lists` has the values that a `Collect` appended, with their shapes.
+    `jumps` counts the jumps of the run.
     """
 
     program: Program
@@ -36,6 +51,7 @@ class HostValues:
     bytes: dict[str, Array]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     lists: dict[str, list[tuple[Array, tuple[int, ...]]]] = field(default_factory=dict)
+    jumps: int = 0
 
     def bind(self, segment: Bind | Measure) -> Mapping[str, int]:
         """Bind the symbols of a segment, and return them. Symbols of later segments are forgotten,
@@ -54,13 +70,16 @@ class HostValues:
         self.symbols |= symbols
         return symbols
 
-    def execute(self, segment: Move | Collect | Stack) -> None:
+    def execute(self, segment: Move | BeginList | Collect | Stack) -> None:
         """Execute a segment that holds values for later."""
         match segment:
             case Move():
                 self._move(segment)
+            case BeginList(target=target):
+                self.lists[target] = []
             case Collect():
-                self._collect(segment)
+                value = self._shaped(segment.source, segment.target, segment.shape)
+                self._list(segment.target).append(value)
             case Stack():
                 self._stack(segment)
 
@@ -70,14 +89,6 @@ class HostValues:
         values = [self._shaped(*part) for part in parts]
         for target, (data, shape) in zip(segment.targets, values, strict=True):
             self.bytes[target], self.shapes[target] = data, shape
-
-    def _collect(self, segment: Collect) -> None:
-        """Append a value to a list, or make the list empty."""
-        if segment.source is None:
-            self.lists[segment.target] = []
-            return
-        value = self._shaped(segment.source, segment.target, segment.shape)
-        self._list(segment.target).append(value)
 
     def _stack(self, segment: Stack) -> None:
         """Join the values of a list along a new axis. In an empty list, a size that only a value
@@ -138,7 +149,17 @@ class HostValues:
         values = self.program.values(self.symbols)
         return tuple(evaluate(size, values) for size in shape)
 
-    def next(self, segment: Jump, following: int) -> int:
-        """The index of the next segment: the target of the jump, or the following segment."""
-        is_skipped = segment.unless is not None and self.read(segment.unless)[0]
-        return following if is_skipped else segment.target
+    def next(self, segment: Jump | JumpUnless, following: int) -> int:
+        """The index of the next segment: the target of the jump, or the following segment.
+
+        Raises `InputError` if the run has jumped `MAX_JUMPS` times.
+        """
+        if isinstance(segment, JumpUnless) and self.read(segment.unless)[0]:
+            return following
+        self.jumps += 1
+        if self.jumps > MAX_JUMPS:
+            raise InputError(
+                f"with these inputs a loop does not end: {MAX_JUMPS} jumps between segments. Give "
+                "the loop of the model a trip count"
+            )
+        return segment.target

@@ -56,9 +56,11 @@ from webmlc.package.compression import inflate
 from webmlc.package.manifest import (
     Bind,
     Collect,
+    BeginList,
     Jump,
     Manifest,
     Measure,
+    JumpUnless,
     Move,
     Port,
     Run,
@@ -436,9 +438,9 @@ class Model:
                 case Bind() | Measure():
                     new_symbols = values.bind(segment)
                     check_requirements(self.manifest, values.symbols, new_symbols)
-                case Move() | Collect() | Stack():
+                case Move() | BeginList() | Collect() | Stack():
                     values.execute(segment)
-                case Jump():
+                case Jump() | JumpUnless():
                     position = values.next(segment, position)
         symbols = values.symbols
         if states is not None:

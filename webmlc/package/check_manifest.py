@@ -18,9 +18,11 @@ from webmlc.core.machine import DEVICES
 from webmlc.core.text_patterns import compiled_pattern
 from webmlc.core.text_steps import CountGrams, Match, Tokenise, results, sources
 from webmlc.package.manifest import (
+    BeginList,
     Bind,
     Collect,
     Jump,
+    JumpUnless,
     Manifest,
     Measure,
     Move,
@@ -160,7 +162,7 @@ def _problems_of_host(program: Program, bound: AbstractSet[str]) -> Iterator[tup
     for segment in program.segments:
         for name, shape in _held(segment):
             ranks[name] = min(len(shape), ranks.get(name, len(shape)))
-    lists = {s.target for s in program.segments if isinstance(s, Collect) and s.source is None}
+    lists = {s.target for s in program.segments if isinstance(s, BeginList)}
     on_host = {b.name for b in program.buffers if b.kind == "input"} | ranks.keys()
     on_host.update(name for run in program.runs for name in run.downloads)
     for number, segment in enumerate(program.segments):
@@ -185,11 +187,11 @@ def _problems_of_host(program: Program, bound: AbstractSet[str]) -> Iterator[tup
             case Stack(target=target, axis=axis, shape=shape):
                 if target not in lists or not 0 <= axis <= len(shape):
                     yield number, f"joins {target!r}, which is no list with axis {axis}"
-            case Jump(target=target, unless=condition):
-                if not 0 <= target <= len(program.segments):
+            case JumpUnless(unless=condition) if dtypes.get(condition) != DType.bool:
+                yield number, f"decides by {condition!r}, which is no boolean"
+            case Jump(target=index) | JumpUnless(target=index):
+                if not 0 <= index <= len(program.segments):
                     yield number, "jumps to no segment"
-                if condition is not None and dtypes.get(condition) != DType.bool:
-                    yield number, f"decides by {condition!r}, which is no boolean"
 
 
 def _held(segment: Segment) -> Iterator[tuple[str, tuple[Size, ...]]]:

@@ -243,14 +243,20 @@ class Move(Record, tag_field="type", tag="move"):
     shapes: tuple[tuple[Size, ...], ...]
 
 
+class BeginList(Record, tag_field="type", tag="begin_list"):
+    """The host makes the list `target` empty."""
+
+    target: str
+
+
 class Collect(Record, tag_field="type", tag="collect"):
     """The host appends the value of `source`, of shape `shape`, to the list `target`. Without a
     source, it makes the list empty.
     """
 
     target: str
-    source: str | None = None
-    shape: tuple[Size, ...] = ()
+    source: str
+    shape: tuple[Size, ...]
 
 
 class Stack(Record, tag_field="type", tag="stack"):
@@ -262,6 +268,12 @@ class Stack(Record, tag_field="type", tag="stack"):
     axis: int
     shape: tuple[Size, ...]
 
+    """The host continues at segment `target`."""
+
+    target: int
+
+
+class JumpUnless(Record, tag_field="type", tag="jump_unless"):
 
 class Jump(Record, tag_field="type", tag="jump"):
     """The host continues at segment `target`, or at the following segment if the boolean in
@@ -269,13 +281,13 @@ class Jump(Record, tag_field="type", tag="jump"):
     """
 
     target: int
-    unless: str | None = None
+    unless: str
 
 
-Segment = Run | Bind | Measure | Move | Collect | Stack | Jump
+Segment = Run | Bind | Measure | Move | BeginList | Collect | Stack | Jump | JumpUnless
 """The unit of a host's execution.
 
-A `Jump` makes a branch or a loop of the segments around it. Symbols are bound in the order of the
+Jumps make branches and loops of the segments around them. Symbols are bound in the order of the
 segments that bind them: a segment that binds symbols again forgets the symbols of later segments.
 """
 
@@ -429,7 +441,7 @@ class Program(Record, dict=True):
     @property
     def has_jumps(self) -> bool:
         """True if the host decides which segments a run executes."""
-        return any(isinstance(segment, Jump) for segment in self.segments)
+        return any(isinstance(segment, Jump | JumpUnless) for segment in self.segments)
 
 
 def symbols_bound_by(segment: object) -> tuple[str, ...]:
@@ -445,10 +457,10 @@ def read_by_host(segment: object) -> tuple[str, ...]:
         case Move(sources=sources):
             return sources
         case Collect(target=target, source=source):
-            return () if source is None else (target, source)
+            return (target, source)
         case Stack(target=target):
             return (target,)
-        case Jump(unless=str(condition)):
+        case JumpUnless(unless=condition):
             return (condition,)
     return ()
 
@@ -458,7 +470,7 @@ def written_by_host(segment: object) -> tuple[str, ...]:
     match segment:
         case Move(targets=targets):
             return targets
-        case Collect(target=target) | Stack(target=target):
+        case BeginList(target=target) | Collect(target=target) | Stack(target=target):
             return (target,)
     return ()
 

@@ -19,6 +19,7 @@ from webmlc.core.machine import ADDRESSABLE_BYTES, DEVICES, Device
 from webmlc.package.manifest import (
     Buffer,
     Jump,
+    JumpUnless,
     Manifest,
     Memory,
     Place,
@@ -157,7 +158,7 @@ def loop_ranges(program: Program) -> list[tuple[int, int]]:
     first_steps = [0]  # of each segment: the number of the next step
     for segment in program.segments:
         first_steps.append(segment.last if isinstance(segment, Run) else first_steps[-1])
-    jumps = ((i, s) for i, s in enumerate(program.segments) if isinstance(s, Jump))
+    jumps = ((i, s) for i, s in enumerate(program.segments) if isinstance(s, Jump | JumpUnless))
     host = [(first_steps[s.target], first_steps[i] - 1) for i, s in jumps if s.target < i]
     return [(first, last) for last, first in ends] + host
 

@@ -20,10 +20,12 @@ from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.control import RUNS_ON_HOST
 from webmlc.loops.kernels import value_type
 from webmlc.package.manifest import (
+    BeginList,
     Bind,
     Collect,
     Control,
     Jump,
+    JumpUnless,
     Measure,
     Move,
     Stack,
@@ -138,7 +140,7 @@ class Steps:
         self.enter(then, node.inputs[1:split])
         self.move(then, then.outputs, node.outputs)
         middle = self.reserve()
-        self.body[start] = Jump(len(self.body), self.root(node.inputs[0]))
+        self.body[start] = JumpUnless(len(self.body), self.root(node.inputs[0]))
         self.enter(otherwise, node.inputs[split:])
         self.move(otherwise, otherwise.outputs, node.outputs)
         self.body[middle] = Jump(len(self.body))
@@ -157,7 +159,7 @@ class Steps:
         carried, places = int(node.attributes["carried"]), node.attributes["places"]
         states, scans = node.outputs[:carried], node.outputs[carried:]
         self.move(outer, node.inputs[1 : 1 + carried], states)
-        self.body += map(Collect, scans)
+        self.body += map(BeginList, scans)
         head = len(self.body)
         self.measure(node, 0, carried)
         exit_ = self.reserve()
@@ -168,7 +170,7 @@ class Steps:
             self.body.append(Collect(scan, self.root(value), shape))
         self.move(body, body.outputs[:carried], states)
         self.body.append(Jump(head))
-        self.body[exit_] = Jump(len(self.body), states[0])
+        self.body[exit_] = JumpUnless(len(self.body), states[0])
         for scan, shape, (axis, _) in zip(scans, shapes, places, strict=True):
             self.body.append(Stack(scan, axis % (len(shape) + 1), shape))
         self.measure(node, carried, len(node.outputs))

@@ -23,9 +23,11 @@ from msgspec.structs import replace
 
 from webmlc.core.machine import DEVICES, Device
 from webmlc.package.manifest import (
+    BeginList,
     Bind,
     Collect,
     Jump,
+    JumpUnless,
     Measure,
     Move,
     Program,
@@ -40,7 +42,7 @@ from webmlc.package.manifest import (
 Place = Literal["host", "wasm", "webgpu"]
 PLACES: tuple[Place, ...] = ("host", *DEVICES)
 """Where values are: on the host, or on a device."""
-HostSegment = Bind | Measure | Move | Collect | Stack | Jump
+HostSegment = Bind | Measure | Move | BeginList | Collect | Stack | Jump | JumpUnless
 """A segment that the host executes itself."""
 
 
@@ -55,7 +57,7 @@ def segments_of(
     """
     segments: list[Segment] = []
     numbers: list[int] = []  # by item: its segment
-    targets = {item.target for item in body if isinstance(item, Jump)}
+    targets = {item.target for item in body if isinstance(item, Jump | JumpUnless)}
     module, number = module_base, 0
     for position, item in enumerate(body):
         numbers.append(len(segments))
@@ -75,7 +77,8 @@ def segments_of(
         module, number = module + is_wasm, number + 1
     numbers.append(len(segments))
     return tuple(
-        replace(s, target=numbers[s.target]) if isinstance(s, Jump) else s for s in segments
+        replace(s, target=numbers[s.target]) if isinstance(s, Jump | JumpUnless) else s
+        for s in segments
     )
 
 
@@ -136,7 +139,20 @@ def _with_reads_of_residents(
             segments += _reads_of(program, names, program_device, step)
         segments.append(segment)
     numbers.append(len(segments))
-    return [replace(s, target=numbers[s.target]) if isinstance(s, Jump) else s for s in segments]
+    return [
+        replace(s, target=numbers[s.target]) if isinstance(s, Jump | JumpUnless) else s
+        for s in segments
+    ]
+
+
+def _next(index: int, segment: Segment) -> set[int]:
+    """The segments that may follow the segment of this index."""
+    match segment:
+        case Jump(target=target):
+            return {target}
+        case JumpUnless(target=target):
+            return {target, index + 1}
+    return {index + 1}
 
 
 Validity = Mapping[Place, AbstractSet[str]]
@@ -174,10 +190,7 @@ class _Flow:
             self.reads.append(reads)
             self.writes.append(writes)
             written |= writes.keys()
-        self.next = [
-            {s.target, *([] if s.unless is None else [i + 1])} if isinstance(s, Jump) else {i + 1}
-            for i, s in enumerate(segments)
-        ]
+        self.next = [_next(index, segment) for index, segment in enumerate(segments)]
 
     def valid_at(self) -> list[Validity]:
         """The buffers that are valid at each place before each segment, whatever ran before."""
