@@ -149,8 +149,30 @@ function hostFault({ symbols }, program) {
   return "";
 }
 
+/** The fault of outputs that have shapes, or that sessions carry, or "". @param {Manifest} manifest */
+function portFault({ inputs, outputs, shapes, carried, states }) {
+  const port = (/** @type {Port[]} */ ports, /** @type {string} */ named) => ports.find(({ name }) => name === named);
+  if (new Set(Object.entries(shapes).flat()).size < 2 * Object.keys(shapes).length) return ".shapes names an output twice";
+  for (const [name, sizes] of Object.entries(shapes)) {
+    const [output, shape] = [port(outputs, name), port(outputs, sizes)];
+    if (!output || shape?.dtype !== "int64" || name === sizes) return `.shapes: output "${name}" has no shape "${sizes}"`;
+    if (output.shape.length !== 1 || !shape.shape.length || shape.shape.length > 2) return `.shapes: output "${name}" has no single axis, or its shape more than two`;
+  }
+  if (carried.length && states.length) return ".carried has values, beside states";
+  if (new Set(carried.map(({ input }) => input)).size < carried.length) return ".carried passes two outputs to one input";
+  for (const pair of carried) {
+    const [past, present] = [port(inputs, pair.input), port(outputs, pair.output)];
+    if (!past || !present || past.dtype !== present.dtype || past.shape.length !== present.shape.length) {
+      return `.carried passes "${pair.output}" to "${pair.input}", which has another type`;
+    }
+  }
+  return "";
+}
+
 /** The fields that do not fit together in a manifest of the right types, or "". @param {Manifest} manifest */
 function misfit(manifest) {
+  const wrongPort = portFault(manifest);
+  if (wrongPort) return wrongPort;
   for (const [device, program] of Object.entries(manifest.programs)) {
     const { buffers, steps, segments, memory } = program;
     const place = `.programs.${device}`;

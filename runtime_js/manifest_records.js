@@ -13,7 +13,7 @@ export const LARGE = 262144;
 export const LARGEST_BUFFER = 4294901760;
 /** The types of the manifest by name. @type {Record<string, any>} */
 export const TYPES = {
-  Manifest: {"fields":[["name","string"],["compiler","string"],["symbols",{"list":"Symbol"},[]],["inputs",{"list":"Port"},[]],["outputs",{"list":"Port"},[]],["sequences",{"map":{"optional":{"list":"string"}}},{}],["typed",{"map":"TypedValue"},{}],["texts",{"optional":"Texts"},null],["requirements",{"list":"Requirement"},[]],["checks",{"list":"Check"},[]],["states",{"list":"StatePort"},[]],["operators",{"list":"CustomOperator"},[]],["tuned",{"list":"TunedKernel"},[]],["machines",{"list":"MachineClass"},[]],["weights",{"list":"WeightFile"},[]],["files",{"map":"File","keys":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["programs",{"map":"Program","keys":{"values":["wasm","webgpu"]}},{}]]},
+  Manifest: {"fields":[["name","string"],["compiler","string"],["symbols",{"list":"Symbol"},[]],["inputs",{"list":"Port"},[]],["outputs",{"list":"Port"},[]],["sequences",{"map":{"optional":{"list":"string"}}},{}],["shapes",{"map":"string"},{}],["typed",{"map":"TypedValue"},{}],["texts",{"optional":"Texts"},null],["requirements",{"list":"Requirement"},[]],["checks",{"list":"Check"},[]],["states",{"list":"StatePort"},[]],["carried",{"list":"Carried"},[]],["operators",{"list":"CustomOperator"},[]],["tuned",{"list":"TunedKernel"},[]],["machines",{"list":"MachineClass"},[]],["weights",{"list":"WeightFile"},[]],["files",{"map":"File","keys":{"pattern":"^(?!\\.\\.?$)[^/\\\\:]+$"}},{}],["programs",{"map":"Program","keys":{"values":["wasm","webgpu"]}},{}]]},
   Symbol: {"fields":[["name","string"],["input","string"],["axis","integer"]]},
   Port: {"fields":[["name","string"],["dtype","DType"],["shape",{"list":"Size"}],["buffer","string"]]},
   DType: {"values":["bfloat16","bool","float16","float32","float4_e2m1fn","float64","float6_e2m3fn","float6_e3m2fn","float8_e4m3fn","float8_e4m3fnuz","float8_e5m2","float8_e5m2fnuz","float8_e8m0fnu","int16","int2","int32","int4","int64","int8","uint16","uint2","uint32","uint4","uint64","uint8"]},
@@ -35,6 +35,7 @@ export const TYPES = {
   Requirement: {"tuple":[{"values":["at most","broadcast","equal","stretch","unequal"]},"Size","Size","string"]},
   Check: {"tuple":["string",{"list":"string"}]},
   StatePort: {"fields":[["past","Port"],["present","string"],["rows",{"optional":"Size"},null],["size",{"optional":"Size"},null]]},
+  Carried: {"fields":[["input","string"],["output","string"]]},
   CustomOperator: {"fields":[["domain","string"],["name","string"],["nodes","integer"],["origin","string"]]},
   TunedKernel: {"fields":[["kernel","string"],["variant","string"],["tuning","Tuning"],["machine","integer",0]]},
   Tuning: {"fields":[["changes","object"],["platform","string"],["ratio","number"]]},

@@ -11,11 +11,13 @@ export interface Manifest {
   inputs: Port[];
   outputs: Port[];
   sequences: Record<string, string[] | null>;
+  shapes: Record<string, string>;
   typed: Record<string, TypedValue>;
   texts: Texts | null;
   requirements: Requirement[];
   checks: Check[];
   states: StatePort[];
+  carried: Carried[];
   operators: CustomOperator[];
   tuned: TunedKernel[];
   machines: MachineClass[];
@@ -189,6 +191,12 @@ export interface StatePort {
   size: Size | null;
 }
 
+/** An output that a session passes to its next run as an input. */
+export interface Carried {
+  input: string;
+  output: string;
+}
+
 /** An operator that people defined, and the number of its nodes in the model. */
 export interface CustomOperator {
   domain: string;
@@ -325,18 +333,18 @@ export interface Move {
   shapes: Size[][];
 }
 
+/** The host makes the list `target` empty. */
+export interface BeginList {
+  type: "begin_list";
+  target: string;
+}
+
 /** The host appends the value of `source`, of shape `shape`, to the list `target`. */
 export interface Collect {
   type: "collect";
   target: string;
   source: string;
   shape: Size[];
-}
-
-/** The host makes the list `target` empty. */
-export interface BeginList {
-  type: "begin_list";
-  target: string;
 }
 
 /** The host joins the values in the list `target` along a new axis. */
@@ -347,7 +355,7 @@ export interface Stack {
   shape: Size[];
 }
 
-/** The host continues at segment `target`, or at the following segment if the boolean in `unless` is true. */
+/** The host continues at segment `target`. */
 export interface Jump {
   type: "jump";
   target: number;

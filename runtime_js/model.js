@@ -8,7 +8,7 @@ import { bindMembers } from "./members.js";
 import { readByHost } from "./memory_plan.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
 import { hasGpuResults, throwIfAborted } from "./run_options.js";
-import { Signature } from "./signature.js";
+import { Signature, visibleOutputs } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf, valuesOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
@@ -86,7 +86,7 @@ export class Model {
     this.name = manifest.name;
     const signature = (/** @type {Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
-    this.outputs = manifest.outputs.map(signature);
+    this.outputs = visibleOutputs(manifest).map((port) => (port.name in manifest.shapes ? { ...signature(port), shape: ["..."] } : signature(port)));
     this.sequences = manifest.sequences;
     /** @type {import("./webmlc.js").Model["typed"]} */
     this.typed = Object.fromEntries(Object.entries(manifest.typed).map(([name, kind]) => [name, withoutNulls(kind)]));
@@ -179,7 +179,7 @@ export class Model {
       const result = /** @type {Record<string, any> | undefined} */ (results)?.[port.name];
       outputs[port.name] = tensors?.[port.name] ?? signature.output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), symbols, used, result);
     }
-    return outputs;
+    return signature.withShapes(outputs);
   }
 
   /**
@@ -207,8 +207,8 @@ export class Model {
    * @param {{ capacity?: number }} [options]
    */
   async session({ capacity } = {}) {
-    const { Session } = await this.#base.session();
-    return new Session(this, this.#manifest, capacity);
+    const { openSession } = await this.#base.session();
+    return openSession(this, this.#manifest, capacity);
   }
 
   /** The number of rows that a run with these symbols appends to the states that grow. @param {Symbols} symbols */
@@ -328,7 +328,7 @@ export class Model {
 
   /** The segments of a run that returns the outputs of `ports`. @param {Signature} signature @param {Port[]} ports @returns {Segment[]} */
   #segments(signature, ports) {
-    const isWhole = signature === this.#signature && ports.length === this.outputs.length;
+    const isWhole = signature === this.#signature && ports.length === this.#manifest.outputs.length;
     return isWhole ? this.#program.segments : signature.segments(this.#loaded.device, ports);
   }
 

@@ -88,7 +88,7 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
     const texts = manifest.texts && base.texts();
     const typedValues = Object.keys(manifest.typed).length && base.typedValues();
     for (const part of [texts, typedValues]) if (part) part.catch(() => {});
-    if (hasStates(manifest)) base.session().catch(() => {}); // arrives beside the weights, not during the first run
+    if (hasStates(manifest) || manifest.carried.length) base.session().catch(() => {}); // arrives beside the weights, not during the first run
     let spare = cpu;
     const open = async (/** @type {"auto" | Device} */ on, reason = "") => {
       const choice = { ...options, device: on, reason };

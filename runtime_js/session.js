@@ -6,16 +6,23 @@
 // A state grows by the rows of each run, or is replaced by each run. A state that is replaced is zero at first.
 // A saved session is a safetensors file: the bytes of its header, the header as JSON, then the rows of all states.
 
+import { CarriedSession } from "./carried_session.js";
 import { DisposedError, InputError } from "./errors.js";
 import { bindMembers } from "./members.js";
 import { axisOf, newStates, readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, hasStates, lengthOf } from "./sizes.js";
+import { readTensors, writeTensors } from "./tensor_file.js";
 
 /** @import { Model } from "./model.js" */
-/** @import { Manifest, Symbols, Transfers } from "./types.d.ts" */
+/** @import { Manifest, Symbols } from "./types.d.ts" */
 /** @import { RunOptions } from "./webmlc.js" */
 
-export class Session {
+/** Open a session. @param {Model} model @param {Manifest} manifest @param {number} [capacity] */
+export function openSession(model, manifest, capacity) {
+  return manifest.carried.length ? new CarriedSession(model, manifest, capacity) : new Session(model, manifest, capacity);
+}
+
+class Session {
   #model;
   #manifest;
   #states;
@@ -71,25 +78,19 @@ export class Session {
   async save() {
     this.#check();
     const rows = await readStates(this.#model, this.#states);
-    /** @type {Record<string, any>} */
-    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(stateSizes(this.#manifest, this.#states.symbols ?? {})) } };
-    let end = 0;
-    for (const [name, { length }] of rows) {
-      header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
-      end += length;
-    }
-    const json = new TextEncoder().encode(JSON.stringify(header));
-    const data = new Uint8Array(8 + json.length + end);
-    new DataView(data.buffer).setUint32(0, json.length, true);
-    data.set(json, 8);
-    for (const [name, bytes] of rows) data.set(bytes, 8 + json.length + header[name].data_offsets[0]);
-    return data;
+    const metadata = { length: String(this.length), sizes: JSON.stringify(stateSizes(this.#manifest, this.#states.symbols ?? {})) };
+    return writeTensors(
+      rows.map(([name, bytes]) => ({ name, dtype: "U8", shape: [bytes.length], bytes })),
+      metadata,
+    );
   }
 
   /** @param {Uint8Array} data */
   async load(data) {
     this.#check();
-    const { length, sizes, rows } = parse(data);
+    const { metadata, tensors } = readTensors(data);
+    const { length, sizes } = sizesOf(metadata);
+    const rows = tensors.map(({ name, bytes }) => /** @type {[string, Uint8Array]} */ ([name, bytes]));
     if (length > this.capacity) throw new InputError(`the saved session has ${length} rows, but capacity is ${this.capacity}`);
     const capacity = sizes[capacityOf(this.#manifest)] ?? this.capacity;
     if (capacity !== this.capacity) throw new InputError(`the saved session has capacity ${capacity}, not ${this.capacity}`);
@@ -110,20 +111,15 @@ export class Session {
 }
 
 /**
- * The length, the sizes and the rows of a saved session.
- * @param {Uint8Array} data
- * @returns {{ length: number, sizes: Symbols, rows: Transfers }}
+ * The length of a saved session, and the sizes of its inputs. Throws InputError for other data.
+ * @param {Record<string, string>} metadata
+ * @returns {{ length: number, sizes: Symbols }}
  */
-function parse(data) {
+function sizesOf({ length, sizes = "{}" }) {
   try {
-    const start = 8 + new DataView(data.buffer, data.byteOffset).getUint32(0, true);
-    const { __metadata__: metadata, ...tensors } = JSON.parse(new TextDecoder().decode(data.subarray(8, start)));
-    const rows = Object.entries(tensors).map(([name, { data_offsets: [begin, end] }]) => {
-      if (start + end > data.length) throw new RangeError("it is truncated");
-      return /** @type {[string, Uint8Array]} */ ([name, data.slice(start + begin, start + end)]);
-    });
-    return { length: Number(metadata.length), sizes: JSON.parse(metadata.sizes ?? "{}"), rows };
-  } catch (error) {
-    throw new InputError(`the data is no saved session (${/** @type {Error} */ (error).message})`);
+    if (length !== undefined) return { length: Number(length), sizes: JSON.parse(sizes) };
+  } catch {
+    // JSON.parse says no more than the error below
   }
+  throw new InputError("the data is no saved session of this model");
 }

@@ -5,13 +5,27 @@
 
 import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
+import { InputError, PackageError } from "./errors.js";
 import { elementCount, shapeOf } from "./manifest.js";
 import { readByHost, resultBuffers } from "./memory_plan.js";
-import { chosenOutputs, received } from "./run_options.js";
+import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
 import { selectSegments } from "./transfers.js";
 
 /** @import { Device, Executor, Manifest, Port, Program, Segment, States, Symbols } from "./types.d.ts" */
 /** @import { RunOptions, Tensor, TypedArray } from "./webmlc.js" */
+
+/** The outputs that callers see. @param {Manifest} manifest */
+export function visibleOutputs({ outputs, shapes }) {
+  const hidden = new Set(Object.values(shapes));
+  return hidden.size ? outputs.filter(({ name }) => !hidden.has(name)) : outputs;
+}
+
+/** The option `results` for one output. @param {string} name @param {RunOptions} options @returns {any} */
+function resultsOf(name, { results }) {
+  if (results === "gpu") return "gpu";
+  const result = /** @type {Record<string, any>} */ (results ?? {})[name];
+  return result === undefined ? {} : { [name]: result };
+}
 
 export class Signature {
   /** @type {Map<string, Segment[]>} By device and outputs. */
@@ -25,9 +39,35 @@ export class Signature {
     this.binder = new Binder(manifest);
   }
 
-  /** The outputs that a run returns, in the order of the model. @param {RunOptions} [options] */
+  /** The outputs of the program that a run returns, in the order of the model. @param {RunOptions} [options] */
   outputs(options) {
-    return options ? chosenOutputs(this.manifest.outputs, options) : this.manifest.outputs;
+    const { outputs, shapes } = this.manifest;
+    if (!options) return outputs;
+    const chosen = new Set(chosenOutputs(visibleOutputs(this.manifest), options).map(({ name }) => name));
+    for (const [name, sizes] of Object.entries(shapes)) if (chosen.has(name)) chosen.add(sizes);
+    const onGpu = Object.keys(shapes).find((name) => chosen.has(name) && hasGpuResults(resultsOf(name, options)));
+    if (onGpu !== undefined) throw new InputError(`output "${onGpu}" has another rank in each run: it cannot stay on the GPU`);
+    return outputs.filter(({ name }) => chosen.has(name));
+  }
+
+  /** Give the outputs of a run whose rank only the run knows their shapes. @param {Record<string, any>} outputs */
+  withShapes(outputs) {
+    for (const [name, sizes] of Object.entries(this.manifest.shapes)) {
+      if (!(name in outputs)) continue;
+      const numbers = Array.from(outputs[sizes].data, Number);
+      const [count, rank] = outputs[sizes].shape;
+      delete outputs[sizes];
+      const isSequence = rank !== undefined;
+      const shapes = isSequence ? Array.from({ length: count }, (_, i) => numbers.slice(i * rank, (i + 1) * rank)) : [numbers];
+      const { dtype, data } = outputs[name];
+      if (numbers.some((size) => size < 0) || shapes.reduce((sum, shape) => sum + elementCount(shape), 0) !== data.length) {
+        throw new PackageError(`manifest.json: "${name}" does not have the shape [${shapes.join("], [")}]`);
+      }
+      let end = 0;
+      const tensors = shapes.map((shape) => ({ dtype, shape, data: isSequence ? data.slice(end, (end += elementCount(shape))) : data }));
+      outputs[name] = isSequence ? tensors : tensors[0];
+    }
+    return outputs;
   }
 
   /**

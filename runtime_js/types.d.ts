@@ -1,6 +1,6 @@
 // The types that modules of the runtime share. The types of the manifest are generated.
 
-import type { Bind, Collect, Jump, Manifest, Measure, Move, Port, Program, Run, Stack, WeightFile } from "./manifest_types.d.ts";
+import type { BeginList, Bind, Collect, Jump, JumpUnless, Manifest, Measure, Move, Port, Program, Run, Stack, WeightFile } from "./manifest_types.d.ts";
 
 export * from "./manifest_types.d.ts";
 
@@ -117,7 +117,7 @@ export interface Base {
   workers: WorkerSource;
   adapter(): Promise<Pick<typeof import("./adapter.js"), "findAdapter">>;
   webgpuDevice(): Promise<Pick<typeof import("./webgpu_device.js"), "WebGpuDevice">>;
-  session(): Promise<Pick<typeof import("./session.js"), "Session">>;
+  session(): Promise<Pick<typeof import("./session.js"), "openSession">>;
   runAlone(): Promise<Pick<typeof import("./run_alone.js"), "runAlone" | "statelessRuns" | "withStates">>;
   fileCache(): Promise<Pick<typeof import("./file_cache.js"), "withKeptFiles">>;
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;

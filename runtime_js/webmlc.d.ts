@@ -63,6 +63,7 @@ export type Size = number | string | [string, ...Size[]];
 export interface Port {
   name: string;
   dtype: string;
+  /** `["..."]` if the output has another rank in each run. */
   shape: Size[];
 }
 
@@ -213,6 +214,7 @@ export interface Model<I = Inputs, O = Outputs> {
  * its capacity. States that are replaced are zero at first.
  */
 export interface Session<I = Inputs, O = Outputs> {
+  /** The most rows. The session of a merged decoder needs none when it opens: 2³¹ - 1 is the default. */
   readonly capacity: number;
   /** The number of rows that the states hold which grow. */
   readonly length: number;

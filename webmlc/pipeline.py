@@ -41,6 +41,7 @@ from webmlc.graph.quantise.exactness import compute_exactly, round_caches
 from webmlc.graph.quantise.join_products import join_products
 from webmlc.graph.quantise.quantise_weights import QUANTISATIONS
 from webmlc.graph.quantise.use_block_products import use_block_products
+from webmlc.graph.simplify.carry_states import carry_states
 from webmlc.graph.simplify.constants import (
     flush_subnormals,
     fold_constants,
@@ -238,7 +239,7 @@ def with_states(module: Module) -> Module:
     """Keep pasts and recurrent states in sessions, unless hosts compute texts for each run."""
     if module.texts is not None:
         return module
-    return use_recurrent_states(use_buffer_states(use_states(module)))
+    return carry_states(use_recurrent_states(use_buffer_states(use_states(module))))
 
 
 def kernel_module(module: Module, target: AnyTarget, watch: Watcher) -> Module:

@@ -4,7 +4,7 @@ import { findAdapter } from "../adapter.js";
 import { openFastest } from "../fastest_device.js";
 import { withKeptFiles } from "../file_cache.js";
 import { runAlone, statelessRuns, withStates } from "../run_alone.js";
-import { Session } from "../session.js";
+import { openSession } from "../session.js";
 import { withTexts } from "../texts.js";
 import { GpuPictures } from "../typed/gpu_pixels.js";
 import { readSamples } from "../typed/samples.js";
@@ -18,7 +18,7 @@ import { ThisThread } from "./this_thread.js";
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
-  session: async () => ({ Session }),
+  session: async () => ({ openSession }),
   runAlone: async () => ({ runAlone, statelessRuns, withStates }),
   fileCache: async () => ({ withKeptFiles }),
   fastestDevice: async () => ({ openFastest }),

@@ -14,6 +14,9 @@ const tensor = ({ dtype, shape, data }) => {
   return { dtype, shape, data: arrayOf(dtype).from(data, convert) };
 };
 
+/** A tensor, or a sequence of tensors, as JSON. */
+const plain = (value) => (Array.isArray(value) ? value.map(plain) : { shape: value.shape, data: Array.from(value.data, String) });
+
 await answerLines(async ({ folder, threads, runs }) => {
   const model = await load(pathToFileURL(`${folder}/`), { device: "wasm", threads });
   const results = [];
@@ -21,7 +24,7 @@ await answerLines(async ({ folder, threads, runs }) => {
     const feeds = Object.fromEntries(Object.entries(run).map(([name, value]) => [name, tensor(value)]));
     try {
       const outputs = Object.entries(await model.run(feeds));
-      results.push(Object.fromEntries(outputs.map(([name, { shape, data }]) => [name, { shape, data: Array.from(data, String) }])));
+      results.push(Object.fromEntries(outputs.map(([name, value]) => [name, plain(value)])));
     } catch (error) {
       results.push({ error: error.message, code: error.code });
     }

@@ -181,6 +181,9 @@ DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
     (("weights", 0, "path"), "../secret", r"weights\[0\].path: Expected", "not a name of a file"),
     ((*WASM, "modules", "relaxed"), "/etc/passwd", "programs.wasm", "not a name of a file"),
     (("programs",), [], "is damaged", "programs is"),
+    (("shapes",), {"y": "z"}, "output y has no shape 'z'", 'output "y" has no shape "z"'),
+    (("shapes",), {"y": "y"}, "shapes names an output twice", "shapes names an output twice"),
+    (("carried",), [{"input": "x", "output": "z"}], "carried names no ports", "carried passes"),
     ((*WASM, "buffers"), [{"count": 10**9, "items": [{}]}], "malformed|damaged", "is damaged"),
     ((*WASM, "steps"), [{"count": 10**5, "items": [{}]}] * 20, "malformed", "is damaged"),
 ]

@@ -154,8 +154,30 @@ class Stacked:
     value: str
 
 
-Elements = tuple[str, ...] | Stacked | None
-"""The values of a sequence. `None` is an empty optional."""
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A sequence of a length that only a run knows, whose elements have one rank and any sizes.
+
+    `elements` has the numbers of all elements along one axis. `sizes` has the shape of an element
+    in each row.
+    """
+
+    elements: str
+    sizes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor whose rank only a run knows: its `elements`, a tensor of rank 1, and its `sizes`."""
+
+    elements: str
+    sizes: str
+
+
+Elements = tuple[str, ...] | Stacked | Ragged | Shaped | None
+"""The values that stand for one that is no tensor of a rank known at build time: a sequence, an
+optional, or a tensor of another rank in each run. `None` is an empty optional.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +299,7 @@ class Module:
     run. `states` are these values of `main`, once their rows are written in place
     (`fuse/write_in_place.py`). `state_ports` are the inputs and outputs that states replace.
     `capacity` is the symbol of the rows of states that are buffers, which a session chooses.
+    `carried` maps inputs to the outputs that a session passes to them in its next run.
     `equal_symbols` maps each symbol that only such an input has to an equal symbol of another
     input.
 
@@ -296,6 +319,7 @@ class Module:
     states: tuple[str, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
     capacity: str = ""
+    carried: Mapping[str, str] = field(default_factory=dict)
     equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
     typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, PackageError
+from webmlc.core.shaped_values import with_shape
 from webmlc.core.sizes import Rule, holds
 from webmlc.host.model_port import ModelPort
 from webmlc.package.manifest import AnyPort, Bind, Manifest, Port, Program
@@ -95,6 +96,32 @@ def chosen_ports(ports: Sequence[P], names: Sequence[str] | None) -> Sequence[P]
         returned = ", ".join(map(repr, offered)) or "none"
         raise InputError(f"no output is named {unknown[0]!r}; the model returns {returned}")
     return [port for port in ports if port.name in names]
+
+
+def chosen_outputs(manifest: Manifest, names: Sequence[str] | None) -> Sequence[Port]:
+    """The outputs of the program that hold the outputs of the model of these names.
+
+    Raises `InputError` if no output has a name.
+    """
+    shapes = manifest.shapes
+    visible = [port for port in manifest.outputs if port.name not in shapes.values()]
+    chosen = {port.name for port in chosen_ports(visible, names)}
+    chosen |= {sizes for name, sizes in shapes.items() if name in chosen}
+    return [port for port in manifest.outputs if port.name in chosen]
+
+
+def with_shapes(manifest: Manifest, outputs: dict[str, Any]) -> dict[str, Any]:
+    """The outputs of the model: outputs of the program, some of them reshaped by others.
+
+    Raises `PackageError` if a shape does not fit.
+    """
+    for name, sizes in manifest.shapes.items():
+        if name in outputs:
+            try:
+                outputs[name] = with_shape(outputs[name], outputs.pop(sizes))
+            except ValueError as error:
+                raise PackageError(f"manifest.json: {name!r}: {error}") from error
+    return outputs
 
 
 def outputs_of(
@@ -218,7 +245,10 @@ def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _array(port: Port, value: Any) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"input {port.name!r} is no array of one shape: {error}") from error
     if array.dtype != port.dtype.numpy:
         raise InputError(
             f"input {port.name!r} has dtype {array.dtype}, expected {port.dtype}: "

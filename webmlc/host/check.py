@@ -324,6 +324,7 @@ class _Comparison:
     ) -> tuple[tuple[OutputError, ...], str]:
         """Compare the outputs that the package computed, and name the reference."""
         expected, reference = run_reference(self.path, inputs)
+        actual = dict(_tensors(actual, expected))
         errors = tuple(
             replace(
                 compare(name, expected[name], array, self.check.tolerance, self.steps.get(name)),
@@ -375,6 +376,17 @@ def disturbed(inputs: Mapping[str, Array], seed: int) -> dict[str, Array]:
             signs = generator.choice([-DISTURBANCE, DISTURBANCE], array.shape)
             moved[name] = np.asarray(array * (1 + signs)).astype(array.dtype)
     return moved
+
+
+def _tensors(
+    outputs: Mapping[str, Array], expected: Mapping[str, Array]
+) -> Iterator[tuple[str, Array]]:
+    """The outputs, with a tensor for each element of a sequence, as the reference names them."""
+    for name, value in outputs.items():
+        if name in expected:
+            yield name, value
+        else:
+            yield from ((f"{name}/{i}", element) for i, element in enumerate(value))
 
 
 def random_outputs(model: onnx.ModelProto) -> frozenset[str]:

@@ -39,14 +39,16 @@ from webmlc.host.bind import (
     bind,
     check_counts,
     check_requirements,
-    chosen_ports,
+    chosen_outputs,
     outputs_of,
     read_inputs,
+    with_shapes,
 )
+from webmlc.host.carried_session import UNLIMITED, CarriedSession
 from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.host_values import HostValues
-from webmlc.host.model_port import ModelPort, inputs_without_session, signature_text
+from webmlc.host.model_port import ANY_SHAPE, ModelPort, inputs_without_session, signature_text
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.texts import Texts
 from webmlc.host.wasm import WasmExecutor
@@ -54,13 +56,13 @@ from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import (
+    BeginList,
     Bind,
     Collect,
-    BeginList,
     Jump,
+    JumpUnless,
     Manifest,
     Measure,
-    JumpUnless,
     Move,
     Port,
     Run,
@@ -147,7 +149,9 @@ class Model:
     @property
     def outputs(self) -> tuple[ModelPort, ...]:
         """The name, dtype and shape of each output."""
-        return tuple(map(ModelPort.of, self.manifest.model_outputs))
+        ports = map(ModelPort.of, self.manifest.model_outputs)
+        shapes = self.manifest.shapes
+        return tuple(replace(p, shape=ANY_SHAPE) if p.name in shapes else p for p in ports)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -213,11 +217,12 @@ class Model:
     ) -> dict[str, Array]:
         if self.manifest.has_states and states is None:
             return run_alone(self, inputs, outputs)
-        ports = chosen_ports(self.manifest.outputs, outputs)
+        ports = chosen_outputs(self.manifest, outputs)
         arrays = read_inputs(self.manifest, inputs)
         run = partial(self._run_segments, arrays, self._segments_of(ports), False, states)
         symbols, values, _ = self.exclusively(run, states)
-        return outputs_of(ports, values, symbols, arrays.values())
+        results = outputs_of(ports, values, symbols, arrays.values())
+        return with_shapes(self.manifest, results)
 
     def _segments_of(self, ports: Sequence[Port]) -> Segments:
         """The segments of a run that returns only these outputs."""
@@ -229,12 +234,15 @@ class Model:
             self._selections[names] = select_segments(self.program, results)
         return self._selections[names]
 
-    def session(self, capacity: int | None = None) -> Session:
+    def session(self, capacity: int | None = None) -> Session | CarriedSession:
         """Open a session. States that grow have room for `capacity` rows, which must be given then.
+        Values that a model carries on the host need no capacity.
 
         Raises `UserError` if the model has no states.
         """
         self._check_not_disposed()
+        if self.manifest.carried:
+            return CarriedSession(self, UNLIMITED if capacity is None else capacity)
         return Session(self, capacity)
 
     def exclusively(self, function: Callable[[], T], states: States | None = None) -> T:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from webmlc.package.manifest import AnyPort, Manifest, Port
 from webmlc.package.sizes import Size, size_text
 
+ANY_SHAPE = ("...",)
+"""The shape of an output that has another rank in each run."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelPort:

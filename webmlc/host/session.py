@@ -192,7 +192,7 @@ def session_of(
         symbols[symbol] = max(stored)
     for port in present:
         _check_replaced(port, inputs[port.past.name], symbols, name)
-    session = model.session(max(length, *stored) + new or 1)
+    session = Session(model, max(length, *stored) + new or 1)
     for port in present:
         axis = port.axis(symbol)
         if axis is not None:

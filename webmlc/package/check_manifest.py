@@ -63,12 +63,31 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     for name, parts in manifest.sequences.items():
         if unknown := sorted(set(parts or ()) - outputs):
             yield f"sequence {name} has no outputs {unknown}"
+    ports_by_name = {port.name: port for port in manifest.outputs}
+    if len({*manifest.shapes, *manifest.shapes.values()}) < 2 * len(manifest.shapes):
+        yield "shapes names an output twice"
+    for name, sizes in manifest.shapes.items():
+        port, shape = ports_by_name.get(name), ports_by_name.get(sizes)
+        if port is None or shape is None or shape.dtype is not DType.int64 or name == sizes:
+            yield f"output {name} has no shape {sizes!r}"
+        elif len(port.shape) != 1 or len(shape.shape) not in (1, 2):
+            yield f"output {name} has no single axis, or its shape {sizes!r} more than two"
     for name, kind in manifest.typed.items():
         ports = {name} if kind.values is None else set(kind.values)
         if not (ports <= outputs or ports <= inputs.keys()):
             yield f"typed.{name} has no ports {sorted(ports)}"
         if kind.labels is not None and kind.labels not in manifest.files:
             yield f"typed.{name} has no file {kind.labels!r}"
+    pairs = [(inputs.get(c.input), ports_by_name.get(c.output)) for c in manifest.carried]
+    if pairs and manifest.states:
+        yield "carried has values, beside states"
+    for past, present in pairs:
+        if past is None or present is None:
+            yield "carried names no ports"
+        elif (past.dtype, len(past.shape)) != (present.dtype, len(present.shape)):
+            yield f"carried passes {present.name} to {past.name}, which has another type"
+    if len({c.input for c in manifest.carried}) < len(pairs):
+        yield "carried passes two outputs to one input"
     for symbol in manifest.symbols:
         if symbol.name in (manifest.length, manifest.capacity):
             continue

@@ -250,9 +250,7 @@ class BeginList(Record, tag_field="type", tag="begin_list"):
 
 
 class Collect(Record, tag_field="type", tag="collect"):
-    """The host appends the value of `source`, of shape `shape`, to the list `target`. Without a
-    source, it makes the list empty.
-    """
+    """The host appends the value of `source`, of shape `shape`, to the list `target`."""
 
     target: str
     source: str
@@ -268,14 +266,14 @@ class Stack(Record, tag_field="type", tag="stack"):
     axis: int
     shape: tuple[Size, ...]
 
+
+class Jump(Record, tag_field="type", tag="jump"):
     """The host continues at segment `target`."""
 
     target: int
 
 
 class JumpUnless(Record, tag_field="type", tag="jump_unless"):
-
-class Jump(Record, tag_field="type", tag="jump"):
     """The host continues at segment `target`, or at the following segment if the boolean in
     `unless` is true.
     """
@@ -528,6 +526,15 @@ class Texts(Record):
     reads: tuple[str, ...] = ()
 
 
+class Carried(Record):
+    """An output that a session passes to its next run as an input. An output without elements
+    leaves the value as it was.
+    """
+
+    input: str
+    output: str
+
+
 class Requirement(Record, array_like=True):
     """A condition on two sizes that a run checks, as JSON `[rule, left, right, node]`. `node` is
     the ONNX node that needs it.
@@ -602,12 +609,16 @@ class Manifest(Record):
     - `symbols`: the symbols that every run binds at its start.
     - `sequences`: for each output of the model that is a sequence, the outputs that are its
       elements. `None` stands for an empty optional.
+    - `shapes`: for each output whose rank only a run knows, the output of the program that holds
+      its shape. Such an output has all elements along one axis. If the shape has two axes, the
+      output is a sequence of tensors, and each row is the shape of a tensor.
     - `typed`: which inputs and outputs are values of the page.
     - `texts`: present if inputs or outputs of the model are texts. `inputs` and `outputs` then
       describe the program, which computes with numbers.
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers that count indices out of range.
     - `states`: the inputs and outputs that states replace.
+    - `carried`: the outputs that sessions pass to their next run. Such a model has no states.
     - `operators`: the operators of the model that people defined.
     - `tuned`: the kernels whose schedules are not the default schedules.
     - `machines`: the classes of machines for which some kernels have other schedules, numbered
@@ -621,11 +632,13 @@ class Manifest(Record):
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    shapes: Mapping[str, str] = field(default_factory=dict)
     typed: Mapping[str, TypedValue] = field(default_factory=dict)
     texts: Texts | None = None
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
     states: tuple[StatePort, ...] = ()
+    carried: tuple[Carried, ...] = ()
     operators: tuple[CustomOperator, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
     machines: tuple[MachineClass, ...] = ()
@@ -642,8 +655,9 @@ class Manifest(Record):
     @property
     def model_outputs(self) -> tuple[AnyPort, ...]:
         """The outputs of the model: those of the program that callers see, and texts."""
-        texts = self.texts
-        return self.outputs if texts is None else _joined(self.outputs, texts.reads, texts.outputs)
+        texts, sizes = self.texts, tuple(self.shapes.values())
+        outputs = tuple(port for port in self.outputs if port.name not in sizes)
+        return outputs if texts is None else _joined(outputs, texts.reads, texts.outputs)
 
     @property
     def length(self) -> str:

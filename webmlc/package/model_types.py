@@ -85,6 +85,9 @@ def _input(manifest: Manifest, port: AnyPort) -> str:
 def _outputs(manifest: Manifest) -> Iterator[str]:
     """The outputs. A typed output has the type that a run returns, in place of its tensors."""
     ports = {port.name: port for port in manifest.model_outputs}
+    ranks = {port.name: len(port.shape) for port in manifest.outputs}
+    for name, sizes in manifest.shapes.items():
+        yield _of_any_rank(ports.pop(name), is_sequence=ranks[sizes] > 1)
     for name, typed in manifest.typed.items():
         parts = [ports.pop(part) for part in typed.values or ()]
         if typed.kind == "boxes":
@@ -112,6 +115,15 @@ def _key(name: str) -> str:
 def _record(properties: Iterable[str]) -> str:
     text = "".join(properties)
     return f"{{\n{text}}}" if text else "{}"
+
+
+def _of_any_rank(port: AnyPort, *, is_sequence: bool) -> str:
+    """The property of an output whose rank only a run knows, or of a sequence of such tensors."""
+    dtype = port.dtype if isinstance(port, Port) else DType.float32
+    array = _ARRAYS.get(dtype, "Uint8Array")
+    type_ = f'{{ dtype: "{dtype.name}"; shape: number[]; data: {array} }}'
+    list_ = "[]" if is_sequence else ""
+    return f"  /** {dtype.name} of any shape */\n  {_key(port.name)}: {type_}{list_};\n"
 
 
 def _property(port: AnyPort, *, is_input: bool) -> str:

@@ -21,7 +21,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.core.text_steps import WORDS, CountGrams
 from webmlc.graph import ir as graph
-from webmlc.graph.ir import Function, Module, Node, Stacked
+from webmlc.graph.ir import Function, Module, Node, Ragged, Shaped
 from webmlc.graph.ops.operator import array_type, symbols_bound_by
 from webmlc.graph.table import OPS
 from webmlc.loops.kernels import view_roots
@@ -29,6 +29,7 @@ from webmlc.package.compression import SUFFIX
 from webmlc.package.manifest import (
     Buffer,
     BufferKind,
+    Carried,
     Check,
     CustomOperator,
     Manifest,
@@ -100,11 +101,17 @@ def signature(module: Module) -> Manifest:
         inputs=tuple(map(port, inputs)),
         outputs=tuple(map(port, outputs)),
         texts=_texts(module),
-        sequences={n: v for n, v in function.sequences.items() if not isinstance(v, Stacked)},
+        sequences={
+            n: v for n, v in function.sequences.items() if v is None or isinstance(v, tuple)
+        },
+        shapes={
+            n: v.sizes for n, v in function.sequences.items() if isinstance(v, Shaped | Ragged)
+        },
         typed={name: convert(kind, TypedValue) for name, kind in module.typed.items()},
         requirements=tuple(requirements),
         checks=tuple(Check(check.value, check.nodes) for check in module.checks),
         states=tuple(map(_state_port, module.state_ports)),
+        carried=tuple(Carried(past, present) for past, present in module.carried.items()),
         operators=_custom_operators(module),
     )
 

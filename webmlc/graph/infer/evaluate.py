@@ -31,8 +31,9 @@ from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
 from webmlc.core.rewrite import evaluate as evaluate_expr
 from webmlc.core.rewrite import rewrite
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.shaped_values import with_shape
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
-from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.ir import Array, Function, Module, Node, Ragged, Shaped
 from webmlc.graph.ops.control import CONTROL, RUNS_ON_HOST
 from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind, symbols_bound_by
 from webmlc.graph.rewrite.meaning import row_of
@@ -259,10 +260,15 @@ def evaluate_node(
     return evaluate(row.tensors(context, tensors), arrays, symbols)
 
 
-def evaluate_module(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def evaluate_module(module: Module, inputs: Mapping[str, Array]) -> dict[str, Any]:
     """Run `main` of a module after `infer_shapes`. Returns the arrays of its outputs by name."""
     evaluation = _Evaluation(module, bind_symbols(module.main, inputs))
-    return dict(zip(module.main.outputs, evaluation.function(module.main, inputs), strict=True))
+    results = evaluation.function(module.main, inputs)
+    outputs = dict(zip(module.main.outputs, results, strict=True))
+    for name, value in module.main.sequences.items():
+        if isinstance(value, Shaped | Ragged):
+            outputs[name] = with_shape(outputs[name], outputs.pop(value.sizes))
+    return outputs
 
 
 @dataclass(slots=True)

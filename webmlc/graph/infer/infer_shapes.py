@@ -21,10 +21,12 @@ all nodes that cannot be compiled at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
@@ -38,16 +40,36 @@ from webmlc.graph.checks.requirements import (
     require_indices,
 )
 from webmlc.graph.gradient.derive_gradient import GRADIENT, derive_gradient, targets_first
+from webmlc.graph.infer.continuations import (
+    BRANCHES,
+    DEPTH,
+    IS_POSTPONED,
+    MAX_DEPTH,
+    Continuation,
+    TooManyBranchesError,
+    Trial,
+    Types,
+    UnlikeBranchesError,
+    continue_branches,
+    postponed,
+)
 from webmlc.graph.infer.evaluate import evaluate_node, stages
 from webmlc.graph.infer.evaluate_symbols import MAX_SIZE, evaluate_symbols
-from webmlc.graph.infer.outline import Outline, Outlines
+from webmlc.graph.infer.outline import (
+    Outline,
+    Outlines,
+    branch_scope,
+    with_facts,
+)
 from webmlc.graph.ir import (
     Array,
     Elements,
     Function,
     Module,
     Node,
+    Ragged,
     Requirement,
+    Shaped,
     Stacked,
     TensorType,
     producers,
@@ -76,7 +98,7 @@ from webmlc.graph.ops.operator import (
     symbolic_value,
 )
 from webmlc.graph.ops.shapes import check_sizes
-from webmlc.graph.ops.subgraphs import names_in, reads, rename_captures
+from webmlc.graph.ops.subgraphs import names_in, reads, rename_captures, splice
 from webmlc.graph.rewrite.meaning import row_of
 
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -130,7 +152,23 @@ def infer_shapes(module: Module) -> Module:
     except UnknownShapeError as error:
         inputs = _deciding_inputs(module.main, error.values)
         raise UnknownShapeError(error.nodes, error.values, inputs) from None
-    return replace(module, functions={"main": main, **outlines.functions})
+    functions = {"main": main, **outlines.functions}
+    called = _called(functions)
+    return replace(module, functions={n: f for n, f in functions.items() if n in called})
+
+
+def _elements(value: str) -> str:
+    """The name of the elements of a value of several ranks."""
+    return f"{value}/elements"
+
+
+def _called(functions: Mapping[str, Function]) -> list[str]:
+    """The names of `main` and of the functions that it runs. Trials leave others."""
+    names = ["main"]
+    for name in names:
+        for node in functions[name].nodes:
+            names += (f for f in node.attributes.get("functions", ()) if f not in names)
+    return names
 
 
 def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
@@ -162,12 +200,18 @@ class _Inference:
     scope.
 
     A function that a device runs inside another one binds no symbols, because its shapes hold for
-    every iteration.
+    every iteration. A trial leaves outputs without types if they have several ranks.
     """
 
     def __init__(
-        self, function: Function, outer: Scope, outlines: Outlines, binds_symbols: bool = True
+        self,
+        function: Function,
+        outer: Scope,
+        outlines: Outlines,
+        binds_symbols: bool = True,
+        is_trial: bool = False,
     ) -> None:
+        self.is_trial = is_trial
         self.function = function
         self.outlines = outlines
         self.binds_symbols = binds_symbols
@@ -188,7 +232,8 @@ class _Inference:
         self.size_symbols: dict[Expr, Expr] = {}
         shapes = (t.shape for t in function.types.values())
         self.outlines.symbols.update(v.name for s in shapes for d in s for v in variables(d))
-        self.scope = Scope(self.types, self.constants, self.values, self.sequences)
+        self.scope = Scope(self.types, self.constants, self.values, self.sequences, outer.facts)
+        self.pending: list[Node] = []  # the last is next
 
     def run(self) -> Function:
         """Infer all nodes and return the typed function."""
@@ -199,11 +244,11 @@ class _Inference:
         for name in sorted(self.failed_values):
             reason = "its type is not a tensor of known rank and a supported element type"
             self.unsupported.append(Unsupported(name, "input", reason))
-        pending = list(reversed(targets_first(self.function.nodes)))
-        while pending:
-            node = pending.pop()
+        self.pending = list(reversed(targets_first(self.function.nodes)))
+        while self.pending:
+            node = self.pending.pop()
             if self.failed_values.isdisjoint(node.inputs):
-                pending.extend(reversed(self.infer_or_report(node)))
+                self.pending.extend(reversed(self.infer_or_report(node)))
             else:
                 self.failed_values.update(node.outputs)
         if len(self.unknown_sources) == len(self.unsupported) > 0:
@@ -229,6 +274,12 @@ class _Inference:
         values: tuple[str, ...] = ()
         try:
             return self.infer(node)
+        except TooManyBranchesError:
+            raise  # a trial has not failed: it gives up
+        except UnlikeBranchesError as error:
+            if self.function.name != "main":
+                raise
+            is_inner, reason, values = False, str(error), (error.name,)
         except NotSupportedError as error:
             is_inner, reason = False, str(error)
             if isinstance(error, UnknownValueError):
@@ -325,6 +376,11 @@ class _Inference:
                 outputs.append(output)
                 continue
             values, names = self.sequences[output], tuple[str, ...]()
+            if isinstance(values, Shaped | Ragged):
+                self.infer(Node("Identity", (values.elements,), (output,), origin=(output,)))
+                outputs += [output, values.sizes]
+                sequences[output] = replace(values, elements=output)
+                continue
             if isinstance(values, Stacked):
                 values, names, sequences[output] = (values.value,), (output,), Stacked(output)
             elif values is None:
@@ -354,7 +410,7 @@ class _Inference:
             derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
             return self.expansion_nodes(node, expansion, derivatives[: len(node.outputs)])
         if not node.domain and node.op in ("If", "Loop"):
-            return Outline(context, self.scope, self.infer_inner, self.outlines).nodes()
+            return self.outlined(node, context)
         outputs = row.types(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))
@@ -381,6 +437,80 @@ class _Inference:
             return []
         self.nodes.append(node)
         return []
+
+    def outlined(self, node: Node, context: Context) -> list[Node]:
+        """The nodes that run an If or a Loop. They replace all pending nodes, too, if the branches
+        are unlike.
+        """
+        try:
+            return Outline(context, self.scope, self.infer_inner, self.outlines).nodes()
+        except UnlikeBranchesError as error:
+            if node.op == "Loop":
+                description = "the condition of an If in a loop whose branches give unlike results"
+                raise UnknownValueError(error.name, description) from error
+        nodes = self.continued(node)
+        self.pending.clear()
+        return nodes
+
+    def continued(self, node: Node) -> list[Node]:
+        """The nodes in place of an If with unlike branches and of all pending nodes.
+
+        Followers of the If become part of its branches, until all results are alike. If one branch
+        cannot compute the followers, a run must take the other branch.
+        """
+        if node.attributes.get(DEPTH, 0) >= MAX_DEPTH:
+            raise TooManyBranchesError(node)
+        pending = self.pending[::-1]
+        if IS_POSTPONED not in node.attributes:
+            return postponed(node, pending)
+        continuation = Continuation(node, pending, self.function.outputs)
+        return continue_branches(continuation, self.trial, self.end)
+
+    def trial(self, continuation: Continuation, key: str, count: int) -> Trial:
+        """Infer a branch with the first `count` followers, and forget the functions."""
+        followers, values = continuation.followers[:count], continuation.values(count)
+        branch = continuation.branch(key, followers, values)
+        context, expansion = self.scope.context(continuation.node), Expansion(set(self.value_names))
+        outputs = splice(branch, Builder(continuation.node, expansion), {})
+        nodes = tuple(expansion.nodes)
+        draft = Function(branch.name, (), outputs, nodes, {}, expansion.constants)
+        scope = branch_scope(context, self.scope, key == BRANCHES[0])
+        outlines = self.outlines.copy()
+        inference = _Inference(draft, scope, outlines, self.binds_symbols, is_trial=True)
+        error: UnsupportedError | ModelError | None = None
+        try:
+            inference.run()
+        except TooManyBranchesError:
+            raise
+        except (UnsupportedError, ModelError) as reason:
+            error = reason
+        types = map(inference.scope.type_of, outputs)
+        return Trial(dict(zip(values, types, strict=True)), error)
+
+    def end(self, continuation: Continuation, types: Sequence[Types]) -> Continuation:
+        """The continuation in which two tensors of rank 1, its elements and its sizes, stand for
+        each result of several ranks that the model returns. A trial does not return the result.
+        """
+        unlike = continuation.unlike(types)
+        if self.is_trial:
+            outputs = [value for value in continuation.outputs if value not in unlike]
+            return replace(continuation, outputs=outputs)
+        if self.function.name != "main" or not unlike.isdisjoint(map(_elements, self.sequences)):
+            raise UnlikeBranchesError(continuation.node.inputs[0])
+        followers, outputs = list(continuation.followers), list[str]()
+        for value in dict.fromkeys(continuation.outputs):
+            if value not in unlike:
+                outputs.append(value)
+                continue
+            elements, flat = self.fresh(_elements(value)), self.fresh(f"{value}/flat")
+            sizes = self.fresh(f"{value}/sizes")
+            self.constants[flat] = np.array([-1], np.int64)
+            origin = (continuation.node.name,)
+            followers.append(Node("Reshape", (value, flat), (elements,), origin=origin))
+            followers.append(Node("Shape", (value,), (sizes,), origin=origin))
+            self.sequences[value] = Shaped(elements, sizes)
+            outputs += [elements, sizes]
+        return replace(continuation, followers=followers, outputs=outputs)
 
     def named_size(self, size: Expr, node: Node) -> Expr:
         """The size itself, or a symbol in place of a size that takes long to write: a run computes
@@ -459,6 +589,8 @@ class _Inference:
         values = evaluate_symbols(outputs, inputs) if inputs or not read else None
         if values is None:
             return False
+        if self.scope.facts:
+            values = [with_facts(value, self.scope.facts) for value in values]
         names = node.outputs
         if any(e is None for value in values for e in value.reshape(-1)):
             self.partial_values.update(zip(names, values, strict=True))

@@ -14,26 +14,28 @@ counts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Expr, Var, as_expr, maximum
+from webmlc.core.errors import UnsupportedError
+from webmlc.core.expr import Expr, Var, as_expr, maximum
 from webmlc.core.rewrite import variables
 from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.infer.continuations import UnlikeBranchesError
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.control import (
-    ASSUMED_BRANCH,
     RUNS_ON_HOST,
     never_stops_early,
     scan_places,
 )
 from webmlc.graph.ops.operator import (
     Context,
+    KnownValue,
     NotSupportedError,
     Scope,
     UnknownValueError,
@@ -43,7 +45,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
 )
 from webmlc.graph.ops.shapes import canonical, same
-from webmlc.graph.ops.stacked_loops import ELEMENTS
+from webmlc.graph.ops.stacked_loops import ELEMENTS, RAGGED
 from webmlc.graph.ops.subgraphs import splice
 
 Infer = Callable[[Function, Scope, bool], Function]
@@ -68,6 +70,10 @@ class Outlines:
         self.symbols.add(name)
         return name
 
+    def copy(self) -> Outlines:
+        """Outlines for an inference that is only a trial."""
+        return replace(self, functions=dict(self.functions), symbols=set(self.symbols))
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -86,7 +92,7 @@ class Outline:
         """
         if self.context.node.op == "If":
             return self.branches()
-        return [self.host_loop() if self.is_on_host else self.loop()]
+        return self.host_loop() if self.is_on_host else [self.loop()]
 
     @property
     def is_on_host(self) -> bool:
@@ -104,29 +110,30 @@ class Outline:
         first, second = self.branch("then", frozenset()), self.branch("else", frozenset())
         sequences = first[2] | second[2]
         if sequences:
-            first, second = self.branch("then", sequences), self.branch("else", sequences)
+            try:
+                first, second = self.branch("then", sequences), self.branch("else", sequences)
+            except UnsupportedError as error:
+                if not self.is_on_host:
+                    raise  # the host may still join the elements
+                raise UnlikeBranchesError(condition) from error
         functions, captures = [first[0], second[0]], first[1] + second[1]
         then_types, else_types = (tuple(_type(f, o) for o in f.outputs) for f in functions)
-        have_common_types = False
-        if len(then_types) == len(else_types):
-            pairs = tuple(zip(then_types, else_types, strict=True))
-            if all(_have_same_type(*pair) for pair in pairs) and not self.is_on_host:
-                node = self.call((condition, *captures), functions, then_types)
-                return self.with_sequences(node, sequences)
-            have_common_types = all(_have_common_type(*pair) for pair in pairs)
-            if self.is_on_host and have_common_types:
-                joined = tuple(map(self.join, self.context.node.outputs, then_types, else_types))
-                symbols = tuple(
-                    s for j, t in zip(joined, then_types, strict=True) for s in _new_symbols(j, t)
-                )
-                node = self.call((condition, *captures), functions, joined, symbols=symbols)
-                return self.with_sequences(node, sequences)
-        branch = None if have_common_types else self.equation()
-        if branch is not None and all(t.dtype.is_float for t in (*then_types, *else_types)):
-            attributes = {**self.context.node.attributes, ASSUMED_BRANCH: branch}
-            return [replace(self.context.node, attributes=attributes)]
-        description = " or ".join(", ".join(map(str, types)) for types in (then_types, else_types))
-        raise UnknownValueError(condition, f"the condition of an If that gives {description}")
+        pairs = tuple(zip(then_types, else_types, strict=True))
+        if not all(_have_common_type(*pair) for pair in pairs):
+            raise UnlikeBranchesError(condition)
+        if all(_have_same_type(*pair) for pair in pairs) and not self.is_on_host:
+            node = self.call((condition, *captures), functions, then_types)
+        elif self.is_on_host:
+            joined = tuple(map(self.join, self.context.node.outputs, then_types, else_types))
+            symbols = tuple(
+                s for j, t in zip(joined, then_types, strict=True) for s in _new_symbols(j, t)
+            )
+            node = self.call((condition, *captures), functions, joined, symbols=symbols)
+        else:
+            texts = (", ".join(map(str, types)) for types in (then_types, else_types))
+            description = f"the condition of an If that gives {' or '.join(texts)}"
+            raise UnknownValueError(condition, description)
+        return self.with_sequences(node, sequences)
 
     def join(
         self, value: str, left: TensorType, right: TensorType, symbols: Sequence[str] = ()
@@ -151,13 +158,16 @@ class Outline:
         expansion = Expansion()
         builder = self.builder(key, expansion)
         outputs = splice(self.context.attribute(f"{key}_branch"), builder, {})
+        scope = branch_scope(self.context, self.scope, key == "then")
         outputs = tuple(
             builder("AsTensor", output, domain="webmlc", decided_by=self.context.node.inputs[0])
             if k in stacked
             else output
             for k, output in enumerate(outputs)
         )
-        function, captures = self.function(builder, expansion, (), outputs, {})
+        function, captures = replace(self, scope=scope).function(
+            builder, expansion, (), outputs, {}
+        )
         places = frozenset(k for k, o in enumerate(outputs) if o in function.sequences)
         return function, captures, places
 
@@ -170,21 +180,6 @@ class Outline:
                 Node("AsSequence", (outputs[place],), (name,), {}, "webmlc", node.origin)
             )
         return [replace(node, outputs=tuple(outputs)), *sequences]
-
-    def equation(self) -> str | None:
-        """The branch to take if the condition is an equation of sizes: the branch in which it
-        holds.
-
-        A model that squeezes an axis of size 1 continues with the squeezed tensor, and cannot use
-        other sizes.
-        """
-        value = self.context.value(0)
-        match None if value is None else value.reshape(-1)[0]:
-            case Call(op="eq"):
-                return "then_branch"
-            case Call(op="ne"):
-                return "else_branch"
-        return None
 
     def loop(self) -> Node:
         """The node of a Loop. Its inputs are the condition, or "" if the trip count alone decides;
@@ -227,9 +222,11 @@ class Outline:
             places=places_of_scans,
         )
 
-    def host_loop(self) -> Node:
+    def host_loop(self) -> list[Node]:
         """The node of a Loop that the host executes. It reads no condition: the first value that it
         carries says if an iteration follows. Its inputs are the initial values and the captures.
+
+        If the elements of a sequence differ in size, the result is a Loop that inference expands.
         """
         initial, names = self.context.node.inputs[2:], self.context.node.outputs
         outer_symbols = frozenset(self.outlines.symbols)
@@ -242,11 +239,12 @@ class Outline:
             count = Var(self.outlines.symbol(f"{name}_count"))
             slice_type = self.slice_type(name, type_, outer_symbols)
             if number >= first_element and slice_type != type_:
-                description = f"a sequence has elements of type {type_}, and its length"
-                raise UnknownValueError(self.context.attribute("decided_by"), description)
+                ragged = (number, type_.dtype, type_.rank)
+                attributes = {**self.context.node.attributes, RAGGED: ragged}
+                return [replace(self.context.node, attributes=attributes)]
             symbols += (*_new_symbols(slice_type, type_), count.name)
             types.append(_stacked(slice_type, axis, count))
-        return self.call(
+        node = self.call(
             ("", *initial, *captures),
             [function],
             tuple(types),
@@ -254,6 +252,7 @@ class Outline:
             carried=len(initial),
             places=places,
         )
+        return [node]
 
     def host_iterations(self) -> tuple[Function, list[str], list[TensorType], list[str]]:
         """The body of a Loop that the host executes, and its captures; the types that the carried
@@ -415,6 +414,29 @@ class Outline:
         return Node(
             node.op, inputs, self.context.node.outputs, node_attributes, "webmlc", node.origin
         )
+
+
+def branch_scope(context: Context, scope: Scope, holds: bool) -> Scope:
+    """The scope of a branch of an If, in which its condition holds, or does not hold."""
+    name, value = context.node.inputs[0], context.value(0)
+    type_ = scope.type_of(name)
+    shape = () if type_ is None else type_.static_shape or ()
+    values = {**scope.values, name: object_array([holds], shape)}
+    condition = None if value is None else value.reshape(-1)[0]
+    if not isinstance(condition, Expr):
+        return replace(scope, values=values)
+    facts = {**scope.facts, condition: holds}
+    values = {name: with_facts(value, facts) for name, value in values.items()}
+    return replace(scope, values=values, facts=facts)
+
+
+def with_facts(value: KnownValue, facts: Mapping[Expr, bool]) -> KnownValue:
+    """A value in which conditions that a branch decides are booleans."""
+    elements = value.reshape(-1).tolist()
+    if not any(isinstance(e, Expr) and e in facts for e in elements):
+        return value
+    elements = [facts.get(e, e) if isinstance(e, Expr) else e for e in elements]
+    return object_array(elements, value.shape)
 
 
 def _new_symbols(type_: TensorType, other: TensorType) -> Iterator[str]:

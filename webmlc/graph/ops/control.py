@@ -15,7 +15,7 @@ from itertools import repeat, zip_longest
 
 import numpy as np
 
-from webmlc.core.expr import as_expr, as_int
+from webmlc.core.expr import Call, Expr, as_expr, as_int, const, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.graph.ops.counted_loops import counted
@@ -26,8 +26,8 @@ from webmlc.graph.ops.operator import (
     Result,
     given_types,
 )
-from webmlc.graph.ops.shapes import check_shape
-from webmlc.graph.ops.stacked_loops import with_stacks
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shape, require
+from webmlc.graph.ops.stacked_loops import RAGGED, with_ragged, with_stacks
 from webmlc.graph.ops.subgraphs import functions_in, splice
 
 MAX_UNROLLED_NODES, MAX_SEQUENCE_NODES = 64, 4096
@@ -45,9 +45,9 @@ three iterations took 4 s to build, and each further level 60 times as long.
 COPIES = "copies"
 """An attribute of a Loop: the number of its copies that the unrolled loops around it create."""
 
-ASSUMED_BRANCH = "assumed"
-"""An attribute of an If whose condition is an equation of sizes and decides ranks: the branch to
-take.
+ONLY_BRANCH = "only"
+"""An attribute of an If: the branch that every run must take, because the nodes behind the If
+cannot read the results of the other branch.
 """
 
 HAS_COUNT = "counted"
@@ -74,8 +74,8 @@ _PLACES = ("scan_output_axes", "scan_output_directions")
 
 
 def _if(context: Context, build: Builder) -> tuple[str, ...] | None:
-    if ASSUMED_BRANCH in context.node.attributes:
-        return _assumed(context, build)
+    if ONLY_BRANCH in context.node.attributes:
+        return _only_branch(context, build)
     value = context.value(0)
     condition = None if value is None else value.reshape(-1)[0]
     if not isinstance(condition, bool):
@@ -84,15 +84,33 @@ def _if(context: Context, build: Builder) -> tuple[str, ...] | None:
     return splice(branch, build, {})
 
 
-def _assumed(context: Context, build: Builder) -> tuple[str, ...]:
-    """Take the branch in which an equation of sizes holds. If it does not hold, the results are
-    NaN.
+def _only_branch(context: Context, build: Builder) -> tuple[str, ...]:
+    """Take a branch, and require that the condition chooses it. If data decide the condition, a run
+    counts a position out of range where the condition chooses the other branch.
     """
-    condition, branch = build.inputs[0], context.attribute(ASSUMED_BRANCH)
-    if branch == "else_branch":
-        condition = ~condition
-    results = splice(context.attribute(branch), build, {})
-    return tuple(condition.where(r, build("CastLike", np.float32(np.nan), r)) for r in results)
+    branch, value = context.attribute(ONLY_BRANCH), context.value(0)
+    results, must_hold = splice(context.attribute(branch), build, {}), branch == "then_branch"
+    if value is not None:
+        if not _require_condition(context, as_expr(value.reshape(-1)[0]), must_hold):
+            raise NotSupportedError(f"the nodes behind it need its {branch}, which no run takes")
+        return results
+    condition = build.inputs[0].op("Reshape", SCALAR)
+    position = condition.where(np.int64(not must_hold), np.int64(must_hold))
+    return tuple(build("Gather", build.value(r).unsqueeze(0), position, axis=0) for r in results)
+
+
+def _require_condition(context: Context, condition: Expr, holds: bool) -> bool:
+    """Require that a condition on sizes holds, or that it does not hold. Return False if no sizes
+    fulfil it.
+    """
+    match condition:
+        case Call(op="bit_not", args=(inner,)):
+            return _require_condition(context, inner, not holds)
+        case Call(op="bit_and" | "bit_or" as op, args=args) if holds == (op == "bit_and"):
+            return all(_require_condition(context, part, holds) for part in args)
+        case Call(op="eq" | "ne" as op, args=(a, b)):
+            return require(context, "equal" if holds == (op == "eq") else "unequal", a, b)
+    return require(context, "equal", select(condition, ONE, ZERO), const(int(holds)))
 
 
 def may_run_on_host(node: Node) -> bool:
@@ -106,6 +124,8 @@ def _loop(context: Context, build: Builder) -> tuple[Result, ...] | None:
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
+    if RAGGED in context.node.attributes:
+        return with_ragged(context, build)
     carried = build.inputs[2:]
     carries_sequences = any(context.holds_values(i + 2) for i in range(len(carried)))
     if RUNS_ON_HOST in context.node.attributes and not carries_sequences:

@@ -35,6 +35,7 @@ from webmlc.graph.ir import (
     Elements,
     Function,
     Node,
+    Ragged,
     Requirement,
     Stacked,
     TensorType,
@@ -174,13 +175,20 @@ class Context:
     def sequence(self, index: int) -> tuple[str, ...]:
         """The names of the values in a sequence input."""
         values = self.sequences.get(self.node.inputs[index]) if self.has(index) else None
-        if values is None or isinstance(values, Stacked):
+        if not isinstance(values, tuple):
             raise NotSupportedError(f"input {index} is no sequence of a length known at build time")
         return values
 
     def is_stacked(self, index: int) -> bool:
-        """True if the input is a sequence of a length that only a run knows."""
+        """True if the input is a sequence whose elements have one shape, and whose length only a
+        run knows.
+        """
         return self.has(index) and isinstance(self.sequences.get(self.node.inputs[index]), Stacked)
+
+    def ragged(self, index: int) -> Ragged | None:
+        """The input as a sequence whose elements differ in size. `None` for any other input."""
+        value = self.sequences.get(self.node.inputs[index]) if self.has(index) else None
+        return value if isinstance(value, Ragged) else None
 
     @property
     def placeholders(self) -> Inputs:
@@ -491,12 +499,15 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The facts known about each value of a function, by the value's name."""
+    """The facts known about each value of a function, by the value's name. `facts` are conditions
+    on symbols that hold, or do not hold, in a branch.
+    """
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     values: Mapping[str, KnownValue]
     sequences: Mapping[str, Elements] = field(default_factory=dict)
+    facts: Mapping[Expr, bool] = field(default_factory=dict)
 
     @staticmethod
     def of(function: Function) -> Scope:

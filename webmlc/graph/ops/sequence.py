@@ -1,8 +1,8 @@
 """Sequences and optionals. An optional is its value, or None, at build time.
 
 A sequence is a tuple of values, if its length and all positions are known at build time. Otherwise
-it is one tensor, whose slices along the first axis are its elements (`Stacked`); then all elements
-have one shape.
+it is one tensor, whose slices along the first axis are its elements (`Stacked`), if all elements
+have one shape. If they have not, two tensors hold their numbers and their shapes (`ops.ragged`).
 
 All rows expand, so that only tensors remain after `infer_shapes`. A model output that is a sequence
 becomes one output for each element, or one tensor.
@@ -13,12 +13,14 @@ becomes one output for each element, or one tensor.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Function, Stacked
+from webmlc.graph.ir import Function, Ragged, Stacked
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
@@ -26,12 +28,24 @@ from webmlc.graph.ops.operator import (
     Result,
     UnknownValueError,
 )
+from webmlc.graph.ops.ragged import (
+    LAST,
+    appended,
+    element,
+    erased,
+    inserted,
+    join,
+    joined,
+    length_of,
+    of_stack,
+    of_tensors,
+    parts_of,
+)
 from webmlc.graph.ops.shapes import same
+from webmlc.graph.ops.stacked_loops import ELEMENTS
 from webmlc.graph.ops.subgraphs import splice
 
 Results = tuple[Result, ...]
-LAST = (1 << 63) - 1
-"""The end of a Slice up to the end of an axis."""
 
 
 def _construct(context: Context, build: Builder) -> Results:
@@ -42,9 +56,23 @@ def _empty(context: Context, build: Builder) -> Results:
     return ((),)
 
 
-def _is_stacked(context: Context, position: int | None = None) -> bool:
+def _is_decided_by_run(context: Context, position: int | None = None) -> bool:
     """True if a run decides the length of input 0, or the position that another input gives."""
-    return context.is_stacked(0) or (position is not None and context.is_decided_by_run(position))
+    if not isinstance(context.sequences.get(context.node.inputs[0]), tuple):
+        return True
+    if position is None or not context.has(position):
+        return False
+    value = context.value(position)
+    return value is None or isinstance(value.reshape(-1)[0], Expr)
+
+
+def _over_one(context: Context, build: Builder, position: int) -> Results:
+    """The node over a sequence that does not depend on names of values: a run decides a position
+    in it.
+    """
+    sequence, *operands = build.inputs
+    one = build("AsOne", sequence, domain="webmlc", decided_by=context.node.inputs[position])
+    return (build(context.node.op, one, *operands),)
 
 
 def _position(context: Context, index: int, length: int, last: int) -> int:
@@ -79,7 +107,7 @@ def _place(build: Builder, position: str, length: Value, places: Value) -> Value
 
 def _insert(context: Context, build: Builder) -> Results:
     values = context.sequences.get(context.node.inputs[0])
-    if not _is_stacked(context, 2):
+    if not _is_decided_by_run(context, 2):
         values = context.sequence(0)
         at = _position(context, 2, len(values), len(values))
         return ((*values[:at], build.inputs[1], *values[at:]),)
@@ -89,6 +117,14 @@ def _insert(context: Context, build: Builder) -> Results:
         zero = build.constant(np.int64(0))
         place = zero if position is None else _place(build, position, zero, zero + 1)
         return (Stacked(row if position is None else build("Gather", row, place, axis=0)),)
+    if isinstance(values, tuple):
+        return _over_one(context, build, 2)
+    if ragged := context.ragged(0):
+        if position is None:
+            return (appended(build, ragged, build.inputs[1]),)
+        length = length_of(build, ragged)
+        place = _place(build, position, length, length + 1)
+        return (inserted(build, ragged, place, build.inputs[1]),)
     stack = _stack(context, build, position=2)
     if position is None:
         return (Stacked(build("Concat", stack, row, axis=0)),)
@@ -100,28 +136,41 @@ def _insert(context: Context, build: Builder) -> Results:
 
 
 def _erase(context: Context, build: Builder) -> Results:
-    if not _is_stacked(context, 1):
+    if not _is_decided_by_run(context, 1):
         values = context.sequence(0)
         at = _position(context, 1, len(values), len(values) - 1)
         return ((*values[:at], *values[at + 1 :]),)
-    stack = _stack(context, build, position=1)
-    length = _length_of(build, stack)
+    if isinstance(context.sequences[context.node.inputs[0]], tuple):
+        return _over_one(context, build, 1)
+    ragged = context.ragged(0)
+    length = length_of(build, ragged) if ragged else _length_of(build, _stack(context, build))
     position = build.inputs[1].cast(DType.int64) if context.has(1) else length - 1
     place = _place(build, position, length, length)
+    if ragged:
+        return (erased(build, ragged, place),)
+    stack = _stack(context, build, position=1)
     before = build("Slice", stack, [0], place, [0])
     after = build("Slice", stack, place + 1, [LAST], [0])
     return (Stacked(build("Concat", before, after, axis=0)),)
 
 
 def _at(context: Context, build: Builder) -> Results:
-    if not _is_stacked(context, 1):
+    if not _is_decided_by_run(context, 1):
         values = context.sequence(0)
         return (values[_position(context, 1, len(values), len(values) - 1)],)
+    if isinstance(context.sequences[context.node.inputs[0]], tuple):
+        return _over_one(context, build, 1)
+    if ragged := context.ragged(0):
+        length = length_of(build, ragged)
+        place = _place(build, build.inputs[1].cast(DType.int64), length, length)
+        return (element(build, ragged, place),)
     position = build("Squeeze", build.inputs[1])
     return (build("Gather", _stack(context, build, position=1), position, axis=0),)
 
 
 def _length(context: Context, build: Builder) -> Results:
+    if ragged := context.ragged(0):
+        return (length_of(build, ragged),)
     if context.is_stacked(0):
         return (_length_of(build, _stack(context, build)),)
     return (build.constant(np.int64(len(context.sequence(0)))),)
@@ -129,6 +178,9 @@ def _length(context: Context, build: Builder) -> Results:
 
 def _concat(context: Context, build: Builder) -> Results:
     axis, new_axis = int(context.attribute("axis")), int(context.attribute("new_axis", 0))
+    if ragged := context.ragged(0):
+        tensors = ragged.elements, ragged.sizes
+        return (build("JoinRagged", *tensors, domain="webmlc", axis=axis, new_axis=new_axis),)
     if context.is_stacked(0):
         stack = _stack(context, build)
         return (build("JoinElements", stack, domain="webmlc", axis=axis, new_axis=new_axis),)
@@ -158,16 +210,20 @@ def _join_elements(context: Context, build: Builder) -> Results:
 
 def _split(context: Context, build: Builder) -> Results:
     """Split a tensor into parts of `split` elements, or of the sizes that `split` lists. In the
-    first case, the last part may be smaller, unless only a run knows how many parts there are.
+    first case, the last part may be smaller.
     """
-    axis, data = context.axis(0), build.inputs[0]
+    axis, data, rank = context.axis(0), build.inputs[0], context.rank(0)
     if context.has(1) and context.rank(1) == 1:
         count = as_int(context.shape(1)[0])
+        if count is None and axis:
+            raise NotSupportedError("a run decides how many parts an axis but the first has")
         if count is None:
-            raise NotSupportedError("how many parts there are is known at run time only")
+            return (parts_of(build, build.inputs[1].cast(DType.int64), rank),)
         return (build.many("Split", data, build.inputs[1], outputs=count, axis=axis),)
     has_axis = context.has(1) or bool(context.attribute("keepdims", 1))
     size = as_int(context.shape(0)[axis])
+    if axis == 0 and context.has(1) and (size is None or context.is_decided_by_run(1)):
+        return (parts_of(build, _lengths(build, data), rank),)
     if size is None or context.is_decided_by_run(1):
         return (Stacked(_equal_parts(context, build, axis, has_axis)),)
     (step,) = context.integers("split", 1) or (1,)
@@ -177,6 +233,15 @@ def _split(context: Context, build: Builder) -> Results:
     if not has_axis:
         parts = tuple(build("Squeeze", part, axes=(axis,)) for part in parts)
     return (parts,)
+
+
+def _lengths(build: Builder, data: Value) -> Value:
+    """The sizes of the parts of axis 0, of which each but the last has the size of input 1."""
+    size = build("Shape", data, start=0, end=1)
+    step = build.inputs[1].cast(DType.int64).op("Reshape", [1])
+    count = build("Squeeze", (size + step - 1) / step)
+    starts = build("Range", np.int64(0), count, np.int64(1)) * step
+    return build("Min", size - starts, step)
 
 
 def _equal_parts(context: Context, build: Builder, axis: int, has_axis: bool) -> Value:
@@ -202,7 +267,8 @@ def _map(context: Context, build: Builder) -> Results:
     share.
     """
     body: Function = context.attribute("body")
-    if any(context.is_stacked(i) for i in range(len(context.node.inputs))):
+    inputs = range(len(context.node.inputs))
+    if any(context.is_stacked(i) or context.ragged(i) for i in inputs):
         return _map_in_loop(context, build, body)
     length = len(context.sequence(0))
     columns = [
@@ -222,16 +288,20 @@ def _map_in_loop(context: Context, build: Builder, body: Function) -> Results:
     step, condition = inner.fresh("step"), inner.fresh("condition")
     arguments: dict[str, str] = {}
     for index, (name, value) in enumerate(zip(body.inputs, context.node.inputs, strict=True)):
-        is_shared = not context.holds_values(index)
-        stack = value if is_shared else _stack(context, build, index)
-        arguments[name] = stack if is_shared else inner("Gather", stack, step, axis=0)
+        if not context.holds_values(index):
+            arguments[name] = value
+        elif context.ragged(index):
+            arguments[name] = inner("SequenceAt", value, step)
+        else:
+            arguments[name] = inner("Gather", _stack(context, build, index), step, axis=0)
     results = splice(body, inner, arguments)
     outputs = (inner.constant(np.bool_(True)), *results)
     nodes = tuple(expansion.nodes)
     loop = Function(body.name, (step, condition), outputs, nodes, {}, expansion.constants)
-    count = _length_of(build, _stack(context, build))
-    stacks = build.many("Loop", count, "", outputs=len(results), body=loop)
-    return tuple(map(Stacked, stacks))
+    count = build("SequenceLength", context.node.inputs[0])
+    marks: dict[str, Any] = {"decided_by": count, ELEMENTS: len(results)}
+    stacks = build.many("Loop", count, "", outputs=len(results), body=loop, **marks)
+    return tuple(build("AsSequence", stack, domain="webmlc") for stack in stacks)
 
 
 def _as_tensor(context: Context, build: Builder) -> Results:
@@ -239,6 +309,8 @@ def _as_tensor(context: Context, build: Builder) -> Results:
     values = context.sequences.get(context.node.inputs[0])
     if isinstance(values, Stacked):
         return (values.value,)
+    if values and not isinstance(values, tuple):
+        raise _undecided(context, "this sequence has elements that differ in size")
     if not values:
         reason = "this sequence is empty at first, so its elements have no type"
         raise _undecided(context, reason)
@@ -256,12 +328,49 @@ def _join_tensors(context: Context, build: Builder) -> Results:
     return (build("Concat", *rows, axis=0),)
 
 
+def _as_one(context: Context, build: Builder) -> Results:
+    """A sequence as one tensor of slices, or as two tensors of elements and shapes."""
+    values = context.sequences.get(context.node.inputs[0])
+    if not isinstance(values, tuple):
+        return (values,)
+    if not values:
+        raise _undecided(context, "this sequence is empty at first, so its elements have no type")
+    return (build("OneOfTensors", *values, domain="webmlc", **context.node.attributes),)
+
+
+def _one_of_tensors(context: Context, build: Builder) -> Results:
+    """A sequence of tensors as one tensor of slices, or as two tensors."""
+    first, *later_types = (context.type(i) for i in range(len(context.node.inputs)))
+    for other in later_types:
+        if (other.dtype, other.rank) != (first.dtype, first.rank):
+            raise _undecided(context, f"a sequence has elements of types {first} and {other}")
+    if all(all(map(same, first.shape, other.shape)) for other in later_types):
+        return (Stacked(build("JoinTensors", *build.inputs, domain="webmlc")),)
+    return (of_tensors(build, build.inputs),)
+
+
+def _join_sequences(context: Context, build: Builder) -> Results:
+    """The elements of two sequences, both of which are one tensor or two tensors."""
+    values = [context.sequences[name] for name in context.node.inputs]
+    stacks = [value.value for value in values if isinstance(value, Stacked)]
+    if len(stacks) == 2:
+        return (build("JoinStacks", *stacks, domain="webmlc", **context.node.attributes),)
+    first, second = (
+        of_stack(build, build.value(value.value)) if isinstance(value, Stacked) else value
+        for value in values
+    )
+    assert isinstance(first, Ragged) and isinstance(second, Ragged)
+    return (joined(build, first, second),)
+
+
 def _join_stacks(context: Context, build: Builder) -> Results:
-    """Join two stacks of elements of one shape."""
+    """Join the slices of two tensors to one sequence."""
     first, second = context.type(0), context.type(1)
-    if first.rank != second.rank or not all(map(same, first.shape[1:], second.shape[1:])):
+    if (first.dtype, first.rank) != (second.dtype, second.rank):
         raise _undecided(context, f"a sequence has elements in stacks {first} and {second}")
-    return (build("Concat", *build.inputs, axis=0),)
+    if all(map(same, first.shape[1:], second.shape[1:])):
+        return (Stacked(build("Concat", *build.inputs, axis=0)),)
+    return (joined(build, *(of_stack(build, stack) for stack in build.inputs)),)
 
 
 def _undecided(context: Context, reason: str) -> NotSupportedError:
@@ -273,7 +382,7 @@ def _undecided(context: Context, reason: str) -> NotSupportedError:
 
 
 def _as_sequence(context: Context, build: Builder) -> Results:
-    return (Stacked(build.inputs[0]),)
+    return (context.ragged(0) or Stacked(build.inputs[0]),)
 
 
 def _optional(context: Context, build: Builder) -> Results:
@@ -306,7 +415,11 @@ OPS: tuple[Operator, ...] = (
     Operator("JoinElements", expand=_join_elements, domain="webmlc"),
     Operator("AsTensor", expand=_as_tensor, domain="webmlc"),
     Operator("JoinTensors", expand=_join_tensors, domain="webmlc"),
+    Operator("JoinRagged", expand=join, domain="webmlc"),
     Operator("JoinStacks", expand=_join_stacks, domain="webmlc"),
+    Operator("JoinSequences", expand=_join_sequences, domain="webmlc"),
+    Operator("AsOne", expand=_as_one, domain="webmlc"),
+    Operator("OneOfTensors", expand=_one_of_tensors, domain="webmlc"),
     Operator("AsSequence", expand=_as_sequence, domain="webmlc"),
     Operator("Optional", expand=_optional),
     Operator("OptionalHasElement", expand=_has_element),

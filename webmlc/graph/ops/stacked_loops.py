@@ -12,10 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Function, Stacked
+from webmlc.graph.ir import Function, Ragged, Stacked
 from webmlc.graph.ops.operator import Context, Result
+from webmlc.graph.ops.ragged import appended
 from webmlc.graph.ops.subgraphs import reads, splice
+
+RAGGED = "ragged"
+"""An attribute of a Loop: the place among its scans of the elements of a sequence that differ in
+size, their type and their rank.
+"""
 
 ELEMENTS = "elements"
 """An attribute of a Loop: how many of its last scans are the elements of a sequence, which have one
@@ -50,11 +58,45 @@ def with_stacks(context: Context, build: Builder) -> tuple[Result, ...]:
         for k, value in zip(states, values, strict=False)
     }
     for k, scan in zip(appends, values[first_append:], strict=True):
-        is_empty = context.sequences[carried[k]] == ()
-        if not is_empty:
-            scan = build("JoinStacks", stack(k), scan, domain="webmlc", decided_by=decides)
-        results[k] = Stacked(scan)
+        result = build("AsSequence", scan, domain="webmlc")
+        if context.sequences[carried[k]] != ():
+            first = build("AsOne", carried[k], domain="webmlc", decided_by=decides)
+            result = build("JoinSequences", first, result, domain="webmlc", decided_by=decides)
+        results[k] = result
     return (*(results[k] for k in range(len(carried))), *values[len(states) : first_append])
+
+
+def with_ragged(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Make a loop of the host carry the numbers and the shapes of a scan whose slices, elements of
+    a sequence, differ in size.
+    """
+    body: Function = context.attribute("body")
+    place, dtype, rank = context.attribute(RAGGED)
+    states = len(build.inputs) - 2
+    inner, expansion = build.inner("ragged")
+    inputs = [inner.fresh(name) for name in body.inputs]
+    elements, sizes = inner.fresh("elements"), inner.fresh("sizes")
+    condition, *results = splice(body, inner, dict(zip(body.inputs, inputs, strict=True)))
+    scans = results[states:]
+    slice_ = inner.value(scans.pop(place))
+    grown = appended(inner, Ragged(elements, sizes), slice_)
+    looping = Function(
+        body.name,
+        (*inputs, elements, sizes),
+        (condition, *results[:states], grown.elements, grown.sizes, *scans),
+        tuple(expansion.nodes),
+        {},
+        expansion.constants,
+    )
+    none = build.constant(np.zeros(0, dtype.numpy))
+    no_sizes = build.constant(np.zeros((0, rank), np.int64))
+    attributes = {k: v for k, v in context.node.attributes.items() if k != RAGGED}
+    attributes |= {"body": looping, ELEMENTS: attributes[ELEMENTS] - 1}
+    outputs = states + 2 + len(scans)
+    values = build.many("Loop", *build.inputs, none, no_sizes, outputs=outputs, **attributes)
+    slices = list[Result](values[states + 2 :])
+    slices.insert(place, Ragged(*values[states : states + 2]))
+    return (*values[:states], *slices)
 
 
 def _looping(
