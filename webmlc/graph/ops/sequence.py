@@ -309,11 +309,11 @@ def _as_tensor(context: Context, build: Builder) -> Results:
     values = context.sequences.get(context.node.inputs[0])
     if isinstance(values, Stacked):
         return (values.value,)
-    if values and not isinstance(values, tuple):
-        raise _undecided(context, "this sequence has elements that differ in size")
-    if not values:
-        reason = "this sequence is empty at first, so its elements have no type"
-        raise _undecided(context, reason)
+    if not isinstance(values, tuple) or not values:
+        problem = "has elements that differ in size"
+        if not values:
+            problem = "is empty at first, so its elements have no type"
+        raise _undecided(context, f"this sequence {problem}")
     return (build("JoinTensors", *values, domain="webmlc", **context.node.attributes),)
 
 
