@@ -151,12 +151,13 @@ def _gemm(context: Context, build: Builder) -> Value:
     alpha = float(context.attribute("alpha", 1.0))
     if alpha != 1.0:
         left = left * alpha
-    if not context.has(7):
-        if context.has(8):
+    scale, zero = build.optional(7), build.optional(8)
+    if zero is not None:
+        if scale is None:
             raise NotSupportedError("a zero point of the output without a scale")
-        return _scaled(sums, (left, right), None)
-    zero = build.optional(8) or build.constant(0, context.dtype(0))
-    return requantise(build, sums, (left, right, build.inputs[7]), zero)
+        return requantise(build, sums, (left, right, scale), zero)
+    # Without a zero point the result stays float, in units of the scale.
+    return _scaled(sums, (left, right if scale is None else right / scale), None)
 
 
 def _check_columns(context: Context, scale: int, bias: int) -> None:
@@ -233,7 +234,8 @@ OPS: tuple[Operator, ...] = (
     row("QGemm", 9, "alpha transA transB", _gemm,
         case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -60..60", T, np.int8(0),
              "int32[4] in -999..999", U, Y),
-        case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5)),
+        case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5),
+        case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -60..60", T, np.int8(0), None, U)),
     row("MatMulIntegerToFloat", 7, "", _to_float,
         case("uint8[2, 3, 5] in 0..255", "int8[5, 4] in -60..60", S, np.full(4, 0.03, np.float32),
              Z, np.array([1, 2, 3, 4], np.int8), "float32[4]")),
