@@ -45,6 +45,7 @@ from webmlc.loops.ir import (
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, register_lanes
 from webmlc.target.scoped import Names, Scope, inside, symbol_ranges
+from webmlc.target.webgpu.threads import bindings
 
 Place = tuple[str, Expr]
 """The name of a buffer, and the number of a vector in it."""
@@ -162,6 +163,8 @@ class _Widener:
             self.forget(registers, self.shared & {root.buffer.name})
             return seq(*first, store)
         value = self.components_of(root.value, registers, scope)
+        if any(bindings(root.body)):
+            registers = dict(registers)  # a nest of threads after this one cannot read its vectors
         body = self.straight_line(root.body, inside(root, scope), places, registers)
         return seq(*first, replace(root, value=value, body=body))
 
