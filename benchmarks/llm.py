@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import webmlc
-from benchmarks.fma_limit import FLOPS, module
+from benchmarks.limit import write_limit
 from benchmarks.node_job import run_job
 from benchmarks.results import commit
 from demos.chat.run import fetch_model
@@ -50,8 +50,6 @@ READ = """(module (memory (export "memory") 3201)
 """A loop that reads memory once, to measure its bandwidth."""
 READ_BYTES = 200 << 20
 """What it reads: more than caches hold."""
-TURNS = 2_000_000
-"""The iterations of one measurement of floating-point operations."""
 
 
 def mounts(model: Path) -> dict[str, str]:
@@ -65,11 +63,11 @@ def mounts(model: Path) -> dict[str, str]:
     link.unlink(missing_ok=True)
     link.symlink_to(model.resolve())
     (limits / "read.wasm").write_bytes(assemble(READ))
-    (limits / "fma.wasm").write_bytes(module())
-    sizes = {"bytes": READ_BYTES, "turns": TURNS, "flops": FLOPS}
+    sizes = {"bytes": READ_BYTES, "flops": write_limit(limits / "flops")}
     (limits / "limits.json").write_text(json.dumps(sizes))
     folders = {"/model/": package, "/gguf/": gguf, "/limits/": limits, "/wllama/": WLLAMA}
-    return {k: f"{v}" for k, v in (folders | {"/bench/": ROOT / "benchmarks" / "llm"}).items()}
+    folders |= {"/bench/": ROOT / "benchmarks" / "llm", "/page/": ROOT / "benchmarks" / "page"}
+    return {prefix: str(folder) for prefix, folder in folders.items()}
 
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:

@@ -146,9 +146,9 @@ async function measureLimit(browser, server, flops) {
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(`${server.origin}/bench/limit.html`);
-  const limit = await page.evaluate(async (n) => (await import("/bench/fma_limit.js")).measureLimit(n), flops);
+  const limit = await page.evaluate(async (n) => (await import("/bench/limit.js")).measureLimit("/models/limit/", n, 1), flops);
   await context.close();
-  return limit;
+  return limit / 1e9;
 }
 
 async function main() {

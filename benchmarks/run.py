@@ -34,8 +34,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fma_limit import FLOPS, module
 from benchmarks.judge import judge
+from benchmarks.limit import write_limit
 from benchmarks.mediapipe import NAMES
 from benchmarks.models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
 from benchmarks.node_job import run_job
@@ -94,7 +94,6 @@ def groups_of(ready: Ready, gpu: bool, conditions: Conditions) -> list[Row]:
 
 def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[str, Any]:
     """Run `measure.mjs`, whose progress goes to stderr."""
-    (OUT / "fma_limit.wasm").write_bytes(module())
     mounts = {
         "/bench/": HERE / "page",
         "/models/": OUT,
@@ -112,7 +111,7 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[s
         "warmup": warmup,
         "loads": loads,
         "profiles": min(runs, PROFILES),
-        "flops": FLOPS,
+        "flops": write_limit(OUT / "limit"),
         "groups": list(groups),
     }
     return run_job(HERE / "measure.mjs", job)

@@ -1,4 +1,4 @@
-// One of the threads that measure the limits of a machine: it calls a function of a module again and again.
+// One of the threads that measure the bandwidth of memory: it calls a function of a module again and again.
 //
 //   in:  { path, argument }: a module with run(argument) and perhaps fill(argument); then, any number of times, milliseconds
 //   out: 0 when the module is ready; then the calls per second of that time

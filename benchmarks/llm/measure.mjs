@@ -35,8 +35,9 @@ async function limits(browser, server, threads) {
         for (const worker of workers) worker.terminate();
         return best;
       };
-      const { bytes, turns, flops } = await (await fetch("/limits/limits.json")).json();
-      return { bandwidth: bytes * (await rate("/limits/read.wasm", bytes)), flops: turns * flops * (await rate("/limits/fma.wasm", turns)) };
+      const { bytes, flops } = await (await fetch("/limits/limits.json")).json();
+      const { measureLimit } = await import("/page/limit.js");
+      return { bandwidth: bytes * (await rate("/limits/read.wasm", bytes)), flops: await measureLimit("/limits/flops/", flops, count) };
     },
     [threads, LIMIT_TIMES, LIMIT_TIME_MS],
   );
