@@ -69,6 +69,7 @@ from webmlc.graph.ops.microsoft import (
     packed,
     positions,
     quantised,
+    searches,
     tokens,
 )
 from webmlc.graph.ops.microsoft import attention as fused_attention
@@ -83,7 +84,7 @@ MODULES: tuple[ModuleType, ...] = (
     random, quantised, regions, signal, text, training,
     layout, block_quantised, winograd, strassen, attention, causal,
     fused, fused_attention, group_query, feature_maps, arithmetic, gates,
-    packed, positions, experts, linear_attention, tokens,
+    packed, positions, experts, linear_attention, tokens, searches,
     few_bits, ordered, extensions, longformer,
 )  # fmt: skip
 OPS: dict[tuple[str, str], Operator] = {

@@ -94,9 +94,6 @@ _REASONS: dict[str, str] = {
     "it is a step beside a model, without kernels in webmlc: do it before or after the model":
         "ai.onnx.contrib.DrawBoundingBoxes ai.onnx.contrib.GaussianBlur"
         " ai.onnx.contrib.MergeSignalSegments ai.onnx.contrib.SplitSignalSegments",
-    "it searches in a loop around a decoder: call the decoder in a session, as generate does":
-        "com.microsoft.BeamSearch com.microsoft.GreedySearch com.microsoft.Sampling"
-        " com.microsoft.WhisperBeamSearch",
     "it reads a sparse tensor: make it dense before the model": "com.microsoft.SparseToDenseMatMul",
 }  # fmt: skip
 
