@@ -81,7 +81,7 @@ class Graph:
         heads, width = parts[-3], parts[-1]
         if heads is None or width is None:
             raise NotSupportedError("the heads of its decoder have no size that is a number")
-        shape = (*([2] * axis), rows, heads, 0, width)
+        shape: tuple[int | Value, ...] = (*([2] * axis), rows, heads, 0, width)
         zero = np.zeros(1, type_.dtype.numpy)
         return rows.build("ConstantOfShape", sizes(rows.build, *shape), value=zero)
 
