@@ -175,4 +175,20 @@ def model(node: str, inputs: str, outputs: str, constants: dict[str, Any]) -> on
     arrays = {name: rng.standard_normal(size).astype(np.float32) for name, size in WEIGHTS.items()}
     for name, array in (arrays | constants).items():
         result.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    graphs = [a.g for a in result.graph.node[0].attribute if a.type == onnx.AttributeProto.GRAPH]
+    if len(graphs) > 1:
+        for graph in graphs:
+            _copy_constants(result.graph, graph)
+        read = set(result.graph.node[0].input)
+        outer = [tensor for tensor in result.graph.initializer if tensor.name in read]
+        del result.graph.initializer[:]
+        result.graph.initializer.extend(outer)
     return result
+
+
+def _copy_constants(outer: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Copy the constants that a graph reads into it. onnxruntime runs two graphs of a node only if
+    they read the same values from outside.
+    """
+    read = {name for node in graph.node for name in node.input}
+    graph.initializer.extend(tensor for tensor in outer.initializer if tensor.name in read)

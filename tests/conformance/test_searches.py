@@ -5,7 +5,7 @@ symbols as sizes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from tests.conformance import search_models as models
 from webmlc.core.errors import UnsupportedError
 
 RNG = np.random.default_rng(3)
+DEVICES: tuple[Literal["wasm", "webgpu"], ...] = ("wasm", "webgpu")
 EMPTY = '""'
 """An input that is left out, in ONNX's text form."""
 IDS = np.array([[3, 5, 1, 7], [0, 0, 9, 4]], np.int32)
@@ -75,17 +76,22 @@ def beams(
     )
 
 
+def session_of(model: onnx.ModelProto) -> Any:
+    """A session of onnxruntime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
 def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Any]) -> list[Any]:
     """Check that a package gives the results of onnxruntime on both devices. Return the sequences.
     Rows of the scores after the last step are not compared: onnxruntime does not write them.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = ERRORS_ONLY
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = session_of(model)
     webmlc.build(model, folder)
     results = []
-    for device in ("wasm", "webgpu"):
-        loaded = webmlc.load(folder, device=device)  # type: ignore[arg-type]
+    for device in DEVICES:
+        loaded = webmlc.load(folder, device=device)
         for feeds in runs:
             expected = dict(
                 zip((o.name for o in model.graph.output), session.run(None, feeds), strict=True)
@@ -183,12 +189,25 @@ def test_searches_of_decoders_with_encoders(name: str, tmp_path: Path) -> None:
     assert len(np.unique(sequences[0])) > 3
 
 
-def sampling(attributes: str, **constants: Any) -> onnx.ModelProto:
+def test_a_search_that_ends_early_is_padded(tmp_path: Path) -> None:
+    # onnxruntime leaves the rest of its result as the memory was: ask it for the tokens before.
+    model, end = greedy(penalty=real(1.5)), 11
+    run = feeds(np.array([[12, 8, 9, 11], [7, 10, 11, 3]], np.int32), most=end)
+    sequences = check(model, tmp_path, run)
+    assert (sequences[0][0, 4:-1] != 0).any()
+    for device in DEVICES:
+        loaded = webmlc.load(tmp_path, device=device)
+        longer = loaded.run(run | {"most": number(end + 5)})["sequences"]
+        assert np.array_equal(longer, np.pad(sequences[0], ((0, 0), (0, 5))))
+        loaded.dispose()
+
+
+def sampling(attributes: str, graph: str = models.GPT, **constants: Any) -> onnx.ModelProto:
     """A model of Sampling, whose seed is an input."""
     names = ("least", "penalty", "mask", "first_mask", "attended", "presence")
     inputs = ", ".join(name if name in constants else EMPTY for name in names)
     return models.model(
-        f"""sequences = com.microsoft.Sampling <{models.GPT}, eos_token_id = 2,
+        f"""sequences = com.microsoft.Sampling <{graph}, eos_token_id = 2,
             pad_token_id = 0 {attributes}> (ids, most, {inputs}, seed)""",
         "int32[B, S] ids, int32[1] most, int32[1] seed",
         "int32[B, L] sequences",
@@ -196,40 +215,58 @@ def sampling(attributes: str, **constants: Any) -> onnx.ModelProto:
     )
 
 
+NARROW = ", top_p = 1e-6, min_tokens_to_keep = 1, temperature = 0.7"
+
+
 @pytest.mark.parametrize("custom", [0, 1])
 def test_a_narrow_nucleus_leaves_one_token(custom: int, tmp_path: Path) -> None:
-    presence = RNG.integers(0, 2, (2, models.TOKENS)).astype(np.int32)
-    attributes = (
-        f", custom = {custom}, top_p = 1e-6, min_tokens_to_keep = 1, temperature = 0.7,"
-        " presence_penalty = 0.5"
-    )
-    model = sampling(attributes, presence=presence, penalty=real(1.5))
-    sequences = check(model, tmp_path, feeds(seed=number(1)))
+    model = sampling(f"{NARROW}, custom = {custom}", penalty=real(1.5))
+    sequences = check(model, tmp_path, feeds(seed=number(1)), feeds(seed=number(2)))
     assert len(np.unique(sequences[0])) > 3
+
+
+def test_present_tokens_are_penalised(tmp_path: Path) -> None:
+    # onnxruntime deducts all penalties from the first score of the first row, so that a decoder
+    # that deducts them itself is the reference.
+    presence = np.random.default_rng(5).integers(0, 2, (2, models.TOKENS)).astype(np.int32)
+    deduction = (0.7 * 50 * presence[:, None]).astype(np.float32)
+    graph = models.GPT.replace(
+        "logits = MatMul(h, head)", "plain = MatMul(h, head)\n logits = Sub(plain, deduction)"
+    )
+    reference = session_of(sampling(NARROW, graph, deduction=deduction))
+    webmlc.build(sampling(NARROW + ", presence_penalty = 50.0", presence=presence), tmp_path)
+    run = feeds(seed=number(1))
+    (expected,) = reference.run(None, run)
+    (without,) = session_of(sampling(NARROW)).run(None, run)
+    assert not np.array_equal(expected, without)
+    for device in DEVICES:
+        loaded = webmlc.load(tmp_path, device=device)
+        assert np.array_equal(loaded.run(run)["sequences"], expected)
+        loaded.dispose()
 
 
 def test_samples_have_the_distribution_of_onnxruntime(tmp_path: Path) -> None:
     model, count = sampling(", top_p = 0.9, temperature = 2.0"), 2000
-    session = onnxruntime.InferenceSession(model.SerializeToString())
     webmlc.build(model, tmp_path)
-    loaded = webmlc.load(tmp_path, device="wasm")
     run = feeds(np.repeat(IDS[:1], count, 0), 6, seed=number(5))
-    (expected,) = session.run(None, run)
-    drawn = loaded.run(run)["sequences"]
-    for column in (-2, -1):
-        shares = [
-            np.bincount(tokens[:, column], minlength=models.TOKENS) / count
-            for tokens in (expected, drawn)
-        ]
-        assert np.abs(shares[0] - shares[1]).max() < 0.05
-    assert (drawn[:, -2] != drawn[:, -1]).any()  # each step has noise of its own
-    assert np.array_equal(drawn, loaded.run(run)["sequences"])
-    assert not np.array_equal(drawn, loaded.run(run | {"seed": number(6)})["sequences"])
-    loaded.dispose()
+    (expected,) = session_of(model).run(None, run)
+    for device in DEVICES:
+        loaded = webmlc.load(tmp_path, device=device)
+        drawn = loaded.run(run)["sequences"]
+        for column in (-2, -1):
+            shares = [
+                np.bincount(tokens[:, column], minlength=models.TOKENS) / count
+                for tokens in (expected, drawn)
+            ]
+            assert np.abs(shares[0] - shares[1]).max() < 0.05
+        assert (drawn[:, -2] != drawn[:, -1]).any()  # each step has noise of its own
+        assert np.array_equal(drawn, loaded.run(run)["sequences"])
+        assert not np.array_equal(drawn, loaded.run(run | {"seed": number(6)})["sequences"])
+        loaded.dispose()
 
 
 def test_graphs_for_cuda_are_refused(tmp_path: Path) -> None:
-    graph = models.GPT.replace("past_0)\n", "past_0, int32[1] past_sequence_length)\n")
+    graph = models.GPT.replace("4] past_0)", "4] past_0, int32[1] past_sequence_length)")
     assert graph != models.GPT
     with pytest.raises(UnsupportedError, match="convert the model for the CPU"):
         webmlc.build(beams(graph), tmp_path)

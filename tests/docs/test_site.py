@@ -103,7 +103,7 @@ def test_operators_are_those_of_the_table(site: Path) -> None:
     (count,) = re.findall(r"these (\d+) operators", page)
     compiled, refused = page.rsplit("\n## ", 1)
     assert len(re.findall(r"^\| `", compiled, re.MULTILINE)) == int(count) > 200
-    assert re.search(r"^\| `[\w.]*BeamSearch` \| \w", refused, re.MULTILINE)
+    assert re.search(r"^\| `[\w.]*PagedAttention` \| \w", refused, re.MULTILINE)
 
 
 @cache

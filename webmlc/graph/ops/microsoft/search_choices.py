@@ -21,7 +21,8 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Operand, Value
-from webmlc.graph.ops.microsoft.search_scores import LOWEST, Rules
+from webmlc.graph.ops.microsoft.search_scores import Rules
+from webmlc.graph.ops.microsoft.search_timestamps import LOWEST
 from webmlc.graph.ops.microsoft.tokens import murmur
 
 UNSEEN = -1e9
