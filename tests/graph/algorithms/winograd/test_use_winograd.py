@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.graph.graphs import module, zeros
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, AlgorithmCosts
 from webmlc.core.rewrite import evaluate
+from webmlc.core.simplify import simplify
 from webmlc.graph.algorithms.winograd.cost_model import (
     MAX_BLOCK_TAPS,
     TILES,
@@ -125,8 +126,33 @@ def test_convolutions_in_branches_are_replaced_too() -> None:
     assert nodes.count("WinogradProduct") == 2 and "Conv" not in nodes
 
 
-def test_windows_with_holes_stay_direct() -> None:
-    assert "Conv" in operators(convolution(64, 54, "dilations = [2,2]"))
+def dilated(size: int, attributes: str) -> list[str]:
+    text = f"""
+    g (float[1,64,{size}] x) => (float[1,o,w] y)
+    <{zeros("w", 64, 64, 3)}> {{ y = Conv <{attributes}> (x, w) }}
+    """
+    return operators(use_winograd(choose_layouts(module(text)), RELAXED))
+
+
+def test_windows_with_holes_have_tiles_that_interleave() -> None:
+    assert "WinogradProduct" in dilated(8000, "dilations = [512], pads = [1024, 0]")
+    assert "Conv" in dilated(1600, "dilations = [512]")  # 576 outputs, no two at this distance
+    assert "Conv" in dilated(8000, "dilations = [4], strides = [2]")
+    assert "WinogradProduct" in operators(convolution(64, 54, "dilations = [2,2]"))
+
+
+@pytest.mark.parametrize("tile", [2, 3, 6])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_the_taps_of_an_output_are_inputs_of_its_tile(tile: int, dilation: int) -> None:
+    form, size = Form(3, 1, tile, 3, dilation=dilation), 50
+    tiles = as_int(form.tiles(const(size)))
+    assert tiles is not None
+    inputs = as_int(form.inputs(const(size)))
+    for place, tap in itertools.product(range(size), range(3)):
+        at, inside = (as_int(index) for index in map(simplify, form.output(const(place))))
+        assert at is not None and inside is not None and at < tiles and inside < tile
+        source = as_int(simplify(form.input(const(at), inside + tap)))
+        assert source == place + tap * dilation and inputs is not None and source < inputs
 
 
 def test_channels_that_fill_no_vector_stay_direct() -> None:

@@ -28,8 +28,8 @@ CHANNELS, SIZE = 32, 9  # no tile divides the map
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of stride `stride`, in tiles of `tile` outputs along each dimension, or `down`
-    times `tile`, all at once or by rows of them; and how far it may err.
+    """A convolution of stride `stride` and dilation `dilation`, in tiles of `tile` outputs along
+    each dimension, or `down` times `tile`, all at once or by rows of them; and how far it may err.
     """
 
     tile: int
@@ -41,6 +41,7 @@ class Case:
     groups: int = 1
     down: int | None = None
     outputs: int = CHANNELS
+    dilation: int = 1
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -49,6 +50,7 @@ class Case:
     @property
     def name(self) -> str:
         window = f"{'x'.join(map(str, self.kernel))}, stride {self.stride}"
+        window += f", dilation {self.dilation}" if self.dilation > 1 else ""
         how = ", by rows" if self.by_rows else ""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         tile = self.tile if self.down is None else f"{self.down}x{self.tile}"
@@ -65,10 +67,12 @@ class Case:
 
     def layer(self) -> Layer:
         rank = len(self.kernel)
-        sizes, kernel, strides = (
-            (1, *values)[-2:] for values in ([self.size] * rank, self.kernel, [self.stride] * rank)
+        holes = [self.dilation if k > 1 else 1 for k in self.kernel]
+        sizes, kernel, strides, dilations = (
+            (1, *values)[-2:]
+            for values in ([self.size] * rank, self.kernel, [self.stride] * rank, holes)
         )
-        return Layer(self.channels, self.outputs, sizes, kernel, strides, self.groups)
+        return Layer(self.channels, self.outputs, sizes, kernel, strides, self.groups, dilations)
 
     def forms(self) -> Forms:
         """Of windows along one dimension, those along it."""
@@ -84,7 +88,7 @@ class Case:
         return wanted
 
     def pads(self) -> list[int]:
-        return [k // 2 for k in self.kernel] * 2
+        return [k // 2 * self.dilation for k in self.kernel] * 2
 
     def sines(self, batch: int, sizes: tuple[int, ...] = ()) -> np.ndarray:
         shape = (batch, self.channels, *(sizes or [SIZE] * len(self.kernel)))
@@ -99,13 +103,15 @@ class Case:
     def expected(self, x: np.ndarray) -> np.ndarray:
         """The model's meaning in float64."""
         kernel, bias = self.weights()
-        around = [(k // 2, k // 2) for k in self.kernel]
+        rank = len(self.kernel)
+        around = list(zip(self.pads()[:rank], self.pads()[rank:], strict=True))
         padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *around])
         start = x if self.is_residual else 0.0
         total = start + bias.reshape(-1, *[1] * len(self.kernel))
         for place in np.ndindex(*self.kernel):
             within = zip(place, x.shape[2:], strict=True)
-            part = padded[:, :, *(slice(k, k + n, self.stride) for k, n in within)]
+            starts = ((k * self.dilation, n) for k, n in within)
+            part = padded[:, :, *(slice(k, k + n, self.stride) for k, n in starts)]
             taps = np.split(kernel[:, :, *place], self.groups)
             terms = zip(taps, np.split(part, self.groups, axis=1), strict=True)
             sums = [np.einsum("oi,ni...->no...", w, channels) for w, channels in terms]
@@ -122,6 +128,7 @@ class Case:
             ["c"],
             pads=self.pads(),
             strides=[self.stride] * len(self.kernel),
+            dilations=[self.dilation] * len(self.kernel),
             group=self.groups,
         )
         add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.is_residual else []
@@ -167,6 +174,12 @@ CASES = [
     Case(1, down=4, groups=2),
     *(Case(4, outputs=9, by_rows=by_rows) for by_rows in (False, True)),
     Case(3, (5,), outputs=6),
+    Case(2, (3,), dilation=2),
+    Case(4, (3,), dilation=8),  # only the first of each four outputs is inside the feature map
+    Case(3, (11,), dilation=2, bound=1e-5),  # blocks of taps
+    Case(2, (3,), dilation=3, groups=2, outputs=16),
+    Case(3, (3, 1), dilation=2),
+    Case(2, dilation=2),
 ]
 
 
@@ -238,6 +251,7 @@ SYMBOLIC: list[tuple[Case, list[Names]]] = [  # of more outputs, the worst errs 
     (Case(6, bound=2e-5, by_rows=True), [BOTH]),
     (Case(4, (3, 1), bound=1e-5, by_rows=True), [BOTH, *ONE_OF_TWO]),
     (Case(4, (3,), bound=1e-5), [("w",)]),
+    (Case(2, (3,), bound=1e-5, dilation=3), [("w",)]),
     (Case(3, bound=1e-5, groups=2), [BOTH]),
     *((Case(3, bound=1e-5, by_rows=by_rows, outputs=9), [BOTH]) for by_rows in (False, True)),
 ]

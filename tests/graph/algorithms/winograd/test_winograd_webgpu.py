@@ -27,6 +27,7 @@ CASES = [
     Case(4, (5, 1)),
     Case(2, (3,), groups=2, outputs=16),
     Case(2, outputs=9),
+    Case(2, (3,), dilation=2),
 ]
 
 

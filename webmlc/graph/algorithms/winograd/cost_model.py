@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from webmlc.core.expr import as_int, const
@@ -57,8 +57,8 @@ FIXED_PLANES = 4
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A convolution of one image: its input channels, output channels and groups; and along each
-    dimension its output size, the taps of its window and its stride. If a size is known only at run
-    time, `sizes` has a typical size. Equal layers share their kernels.
+    dimension its output size, the taps of its window, its stride and its dilation. If a size is
+    known only at run time, `sizes` has a typical size. Equal layers share their kernels.
     """
 
     channels: int
@@ -67,6 +67,7 @@ class Layer:
     kernel: tuple[int, int] = (3, 3)
     strides: tuple[int, int] = (1, 1)
     groups: int = 1
+    dilations: tuple[int, int] = (1, 1)
 
     @property
     def name(self) -> str:
@@ -74,6 +75,8 @@ class Layer:
         (height, width), (kh, kw), (sh, sw) = self.sizes, self.kernel, self.strides
         steps = f", steps of {sh}x{sw}" if self.strides != (1, 1) else ""
         groups = f", {self.groups} groups" if self.groups > 1 else ""
+        if self.dilations != (1, 1):
+            steps += f", dilations {'x'.join(map(str, self.dilations))}"
         return (
             f"conv {self.channels} to {self.outputs} over {height}x{width}, {kh}x{kw}"
             f"{steps}{groups}"
@@ -111,7 +114,10 @@ class Layer:
         weights = math.prod(folded.kernel) * folded.channels // self.groups * self.outputs
         min_tile = 2 if _stays_cached(weights, machine) else 1
         windows = zip(folded.kernel, folded.strides, strict=True)
-        rows, columns = (_forms(*window, max_points, min_tile) for window in windows)
+        rows, columns = (
+            [replace(form, dilation=dilation) for form in _forms(*window, max_points, min_tile)]
+            for window, dilation in zip(windows, folded.dilations, strict=True)
+        )
         return [forms for forms in product(rows, columns) if max(f.tile for f in forms) > 1]
 
 
@@ -202,10 +208,12 @@ def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
 
 def _bands(layer: Layer, forms: Forms, machine: Machine) -> list[int]:
     """The possible numbers of bands of tiles: a single band, or one for each row of tiles. Bands of
-    rows need a machine that runs bands, a single group, and rows that share no planes of inputs.
+    rows need a machine that runs bands, a single group, and rows of tiles that neither share planes
+    of inputs nor interleave.
     """
     (rows, columns), height = forms, layer.sizes[0]
-    if rows.blocks * columns.blocks * layer.groups > 1 or not machine.costs.runs_bands:
+    is_single = rows.blocks * columns.blocks * layer.groups == 1 and layer.dilations == (1, 1)
+    if not is_single or not machine.costs.runs_bands:
         return [1]
     return [1, as_int(rows.tiles(const(height))) or 1]
 
@@ -250,7 +258,8 @@ def _planes(layer: Layer, forms: Forms, bands: int, machine: Machine) -> _Planes
     tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
     down, across = tiles[0] // bands, tiles[1]
     blocks = [form.blocks for form in forms]
-    input_tiles = (down + blocks[0] - 1) * (across + blocks[1] - 1)
+    lengths = zip((down, across), forms, strict=True)
+    input_tiles = math.prod(n + (form.blocks - 1) * form.dilation for n, form in lengths)
     count = math.prod(form.planes for form in forms)
     depth = math.prod(blocks) * channels // layer.groups
     return _Planes(

@@ -22,7 +22,9 @@ A `Form` says how one dimension is cut. Each transform is two linear combination
 transform adds them. A long window is cut into blocks, each one tile further, which share the planes
 of the inputs. The product of blocks is itself a convolution over tiles (with windows of the 1s in
 the shape above). If tiles have one output along a dimension, the product is a convolution along it,
-too. That dimension has a product for each tap, and no more weights than the window.
+too. That dimension has a product for each tap, and no more weights than the window. A window of
+dilation d sees every d-th input, so the feature map is d feature maps that interleave: d
+neighbouring tiles interleave, too.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
 matrices are Toom and Cook's, see B. Barabasz et al., "Error Analysis and Improving the Accuracy of
@@ -66,7 +68,10 @@ class Transforms:
 @dataclass(frozen=True, slots=True)
 class Form:
     """F(tile, taps) along one dimension: tiles of `tile` outputs, of windows of `kernel` taps at a
-    distance of `stride` inputs. A block has `taps` taps. Tiles come in multiples of `part`.
+    distance of `stride` inputs. A block has `taps` taps. Tiles come in multiples of `part`. If the
+    taps are `dilation` inputs apart, the stride is 1, and `dilation` neighbouring tiles interleave:
+
+        F(2, 3), dilation 2:    outputs 0, 2 | 1, 3 | 4, 6 | 5, 7    are tiles 0 | 1 | 2 | 3
     """
 
     kernel: int
@@ -74,6 +79,7 @@ class Form:
     tile: int
     taps: int
     part: int = 1
+    dilation: int = 1
 
     @property
     def blocks(self) -> int:
@@ -82,7 +88,7 @@ class Form:
 
     @property
     def step(self) -> int:
-        """The distance of neighbouring tiles, in inputs."""
+        """The distance of neighbouring tiles in inputs, if they do not interleave."""
         return self.tile * self.stride
 
     @property
@@ -107,8 +113,8 @@ class Form:
 
     def tiles(self, size: Expr) -> Expr:
         """The number of tiles that cover `size` outputs."""
-        outputs = self.tile * self.part
-        return simplify((size + (outputs - 1)) // outputs * self.part)
+        outputs, tiles = (count * self.part * self.dilation for count in (self.tile, 1))
+        return simplify((size + (outputs - 1)) // outputs * tiles)
 
     def computed(self, size: Expr) -> Expr:
         """The number of outputs that are computed for `size` outputs: whole tiles if `size` is
@@ -118,7 +124,22 @@ class Form:
 
     def inputs(self, size: Expr) -> Expr:
         """The number of inputs that the tiles of `size` outputs depend on."""
-        return simplify((self.tiles(size) + (self.blocks - 2)) * self.step + self.span)
+        rounds = self.tiles(size) // self.dilation
+        return simplify(((rounds + (self.blocks - 2)) * self.step + self.span) * self.dilation)
+
+    def input(self, tile: Expr, tap: Expr | int) -> Expr:
+        """The place of an input of a tile."""
+        if self.dilation == 1:
+            return tile * self.step + tap
+        phase = tile // self.dilation * (self.step - 1) * self.dilation + tile
+        return simplify(phase + tap * self.dilation)
+
+    def output(self, place: Expr) -> tuple[Expr, Expr]:
+        """The tile of an output, and the place of the output in this tile."""
+        if self.dilation == 1:
+            return place // self.tile, place % self.tile
+        tile = place // (self.tile * self.dilation) * self.dilation + place % self.dilation
+        return simplify(tile), simplify(place // self.dilation % self.tile)
 
 
 Forms = tuple[Form, Form]
@@ -211,7 +232,7 @@ def _planes_shape(context: Context) -> Shape:
     forms, outputs = _forms(context), context.attribute("sizes")
     planes = (const(form.planes) for form in forms)
     sizes = zip(forms, [const(1)] * (2 - len(outputs)) + list(outputs), strict=True)
-    tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
+    tiles = (simplify(form.tiles(size) + (form.blocks - 1) * form.dilation) for form, size in sizes)
     return (*planes, batch, *tiles, channels)
 
 
@@ -230,8 +251,7 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         return data[n, x, c] if data.rank == 3 else data[n, y, x, c]
 
     def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
-        place = x * columns.step + b
-        taps = [tap(n, y * rows.step + a, place, c) for a in range(rows.span)]
+        taps = [tap(n, rows.input(y, a), columns.input(x, b), c) for a in range(rows.span)]
         return combination(rows.transforms.input, i, taps)
 
     columns_shape = (batch, down, across, const(columns.span), planes, channels)
@@ -284,20 +304,30 @@ def _infer_product(context: Context) -> TensorType:
 
 def _products_shape(context: Context, planes: Shape) -> Shape:
     *each, batch, down, across, _ = planes
-    blocks = context.shape(1)[3:5]
-    counts = (simplify(n - b + 1) for n, b in zip((down, across), blocks, strict=True))
+    blocks, dilations = context.shape(1)[3:5], _dilations(context)
+    counts = (
+        simplify(n - (b - 1) * d) for n, b, d in zip((down, across), blocks, dilations, strict=True)
+    )
     return (*each, batch, *counts, const(context.attribute("channels")))
 
 
+def _dilations(context: Context) -> tuple[int, int]:
+    """The distances of neighbouring blocks of a window, in tiles."""
+    dilations: tuple[int, int] = context.attribute("dilations", (1, 1))
+    return dilations
+
+
 def _product(context: Context, planes: Tensor, matrices: Tensor) -> Tensor:
-    return plane_products(planes, matrices, context.outputs[0].shape)
+    return plane_products(planes, matrices, context.outputs[0].shape, _dilations(context))
 
 
-def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
+def plane_products(
+    planes: Tensor, matrices: Tensor, shape: Shape, dilations: tuple[int, int] = (1, 1)
+) -> Tensor:
     """The sums (of `shape`) of products of planes with matrices of weights, over the channels of a
     group. The matrices have only the channels of one group.
     """
-
+    down, across = dilations
     *_, group, _ = matrices.shape
     groups = simplify(planes.shape[-1] // group)
     outputs = simplify(shape[-1] // groups)
@@ -306,7 +336,7 @@ def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
         i, j, n, y, x, o, u, v, k = axes
         weight = matrices[i, j, o // PACK, u, v, k, o % PACK]
         channel = k if as_int(groups) == 1 else o // outputs * group + k
-        return planes[i, j, n, y + u, x + v, channel] * weight
+        return planes[i, j, n, y + u * down, x + v * across, channel] * weight
 
     return reduce("product", shape, matrices.shape[3:6], "add", element)
 
@@ -338,7 +368,7 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
     def element(n: Expr, *axes: Expr) -> Expr:
         *above, w, o = axes
         h = above[0] if above else const(0)
-        y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
+        (y, a), (x, b) = rows.output(h), columns.output(w)
         sums = [by_lines[n, y, x, j, a, o] for j in range(columns.planes)]
         return combination(columns.transforms.output, b, sums)
 

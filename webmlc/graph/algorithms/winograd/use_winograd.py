@@ -100,16 +100,20 @@ def _layer(context: Context, machine: Machine) -> Layer | None:
     windows: Windows = node.attributes["windows"]
     groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
     weights = context.constant(1)
-    if weights is None or weights.dtype != np.float32 or set(windows.dilations) != {1}:
+    if weights is None or weights.dtype != np.float32:
         return None
     if set(windows.kernel) == {1} or windows.rank > 2:
         return None
+    # A window of one tap has no holes.
+    holes = [d if k > 1 else 1 for d, k in zip(windows.dilations, windows.kernel, strict=True)]
+    if set(holes) != {1} and set(windows.strides) != {1}:
+        return None
     sizes = [_typical(size) for size in windows.sizes]
-    (height, width), kernel, strides = (
-        (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides)
+    (height, width), kernel, strides, dilations = (
+        (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides, holes)
     )
     channels = weights.shape[-2] * groups
-    layer = Layer(channels, outputs, (height, width), kernel, strides, groups)
+    layer = Layer(channels, outputs, (height, width), kernel, strides, groups, dilations)
     is_static = None not in map(as_int, (*windows.sizes, *context.shape(0)[1:-1]))
     if not is_static and (set(strides) != {1} or max(kernel) > MAX_BLOCK_TAPS):
         return None
@@ -140,9 +144,9 @@ def _use_winograd(
         tiles = write("WinogradConv", source, matrices, output=result, channels=channels, **shape)
     else:
         planes = write("WinogradInput", source, output=f"{y}.planes", **shape)
-        product = write(
-            "WinogradProduct", planes, matrices, output=f"{y}.products", channels=channels
-        )
+        holes = {} if layer.dilations == (1, 1) else {"dilations": layer.dilations}
+        named: dict[str, Any] = {"output": f"{y}.products", "channels": channels, **holes}
+        product = write("WinogradProduct", planes, matrices, **named)
         tiles = write("WinogradOutput", product, output=result, **shape)
     if is_exact:
         return tiles
@@ -248,7 +252,7 @@ class _Convolutions(Rewriting):
         else:
             build.constant(0, DType.float32, value)
         parts = (
-            f"{form.kernel}to{form.tile * form.part}"
+            f"{form.kernel}to{form.tile * form.part}{_holes(form)}"
             if as_int(count) is None
             else str(as_int(count))
             for form, count in zip(forms[-rank:], missing, strict=True)
@@ -257,6 +261,11 @@ class _Convolutions(Rewriting):
         if name in self.types:
             return name
         return build("Pad", source, "", value, output=name, mode="constant", pads=tuple(pads))
+
+
+def _holes(form: Form) -> str:
+    """The part of a name that says how far apart the taps of windows are."""
+    return "" if form.dilation == 1 else f"by{form.dilation}"
 
 
 def _typical(size: Expr) -> int:
@@ -269,6 +278,6 @@ def _missing(form: Form, outputs: Expr, present: Expr, step: int) -> Expr:
     steps.
     """
     if as_int(outputs) is None:  # of stride 1: the outputs that the last tiles lack
-        return -outputs % (form.tile * form.part)
+        return -outputs % (form.tile * form.part * form.dilation)
     needed, whole = form.inputs(outputs) * step, (present + (step - 1)) // step * step
     return simplify(maximum(needed, whole) - present)

@@ -4,6 +4,10 @@ In: stages of linear combinations (`core/combination.py`), where a short axis pi
 combination. Out: the loops of the last stage, with loops over tiles apart from loops within a tile:
 
     y[h, w, c] = row h % 4 of lines[h // 4, ...]   ->   tiles: h // 4, w // 4; short: h % 4, w % 4
+
+Tiles may interleave. The row is then a digit of the axis between two digits of the tile:
+
+    y[w, c] = row w // 2 % 4 of ...                ->   tiles: w // 8, w % 2; short: w // 2 % 4
 """
 
 from __future__ import annotations
@@ -66,17 +70,16 @@ def find_loops(
     short: list[str] = []
     *loops, lane = axis_loops(schedule, last, fixed)
     assert lane is not None
+    digits = {digit.axis: digit for digit in map(_digit, picked) if digit is not None}
     for loop, axis in zip(loops, stage.axes, strict=False):
         if loop is None:
             continue
-        periods = [
-            as_int(e.args[1]) for e in picked if isinstance(e, Call) and e.args[0] == axis.var
-        ]
         if axis.var in picked:
             short.append(loop)
-        elif periods:
-            tile, inside = schedule.split(loop, [None, periods[0]])
-            tiles.append(tile)
+        elif (digit := digits.get(axis.var)) is not None:
+            steps = [digit.step] if digit.step > 1 else []
+            tile, inside, *phases = schedule.split(loop, [None, digit.period, *steps])
+            tiles += [tile, *phases]
             short.append(inside)
         else:
             tiles.append(loop)
@@ -84,16 +87,46 @@ def find_loops(
 
 
 def _picked(block: Block) -> frozenset[Expr]:
-    """The indices that pick rows of the block's combinations: axes, or axes modulo a tile."""
+    """The indices that pick rows of the block's combinations: axes, or digits of axes."""
     return frozenset(c.row for c in combinations(block.body) if _is_short(c.row))
 
 
 def _is_short(index: Expr) -> bool:
-    """True for an axis, and for an axis modulo a tile."""
+    """True for an axis, and for a digit of an axis."""
+    return isinstance(index, Var) or _digit(index) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """A digit of an axis, `axis // step % period`, or `axis // step - axis // (step · period) ·
+    period` in canonical form.
+    """
+
+    axis: Var
+    step: int
+    period: int
+
+
+def _digit(index: Expr) -> _Digit | None:
+    """The digit that an index in canonical form is. `None` for other indices."""
     match index:
-        case Var() | Call(op="floormod", args=(Var(), Const())):
-            return True
-    return False
+        case Call(op="floormod", args=(Var() as axis, Const(value=int() as period))):
+            return _Digit(axis, 1, period)
+        case Call(
+            op="sub",
+            args=(
+                Call(op="floordiv", args=(Var() as axis, Const(value=int() as step))),
+                Call(
+                    op="mul",
+                    args=(
+                        Call(op="floordiv", args=(Var() as whole, Const(value=int() as product))),
+                        Const(value=int() as period),
+                    ),
+                ),
+            ),
+        ) if axis == whole and product == step * period:
+            return _Digit(axis, step, period)
+    return None
 
 
 def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
