@@ -32,8 +32,9 @@ from webmlc.graph.ir import Array
 LANES = 4
 """Columns of a product that are computed at once: the elements of a vector on the CPU."""
 LOOP_ENTRY = 8
-"""Fixed cost of one entry of a product's inner loop, in iterations of that loop (as
-`AlgorithmCosts.loop_entry_iterations`)."""
+"""Fixed cost of one entry of a product's inner loop, in iterations of that loop (chosen by hand: 8
+plans two stages for 1,024 real elements, and 6 would plan three). Convolutions have a number of
+their own, `AlgorithmCosts.loop_entry_iterations`, for each machine."""
 TWIDDLE = 16
 """Multiply-adds that take as long as multiplying one number by a factor, in a pass of its own (an
 estimate)."""
