@@ -102,18 +102,25 @@ def test_transforms_in_stages_are_right_on_both_devices(name: str, tmp_path: Pat
     check(model, tmp_path, ({"x": x}, np.stack([wanted.real, wanted.imag], -1)))
 
 
-@pytest.mark.parametrize("samples", ["1000", "n"])
-def test_long_frames_are_transformed_in_stages(samples: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "samples"),
+    [("real", "1000"), ("real", "n"), ("complex", "1000"), ("complex", "n"), ("no window", "n")],
+)
+def test_long_frames_are_transformed_in_stages(kind: str, samples: str, tmp_path: Path) -> None:
+    parts, window_name = 1 if kind == "real" else 2, "" if kind == "no window" else "w"
     model = parse(
-        f"""g (float[2, {samples}, 1] x, float[400] w) => (float[a, b, c, d] y)
-        <int64 hop = {{160}}, int64 length = {{400}}> {{ y = STFT (x, hop, w, length) }}""",
+        f"""g (float[2, {samples}, {parts}] x, float[400] w) => (float[a, b, c, d] y)
+        <int64 hop = {{160}}, int64 length = {{400}}> {{
+        y = STFT <onesided = {int(parts == 1)}> (x, hop, {window_name}, length) }}""",
         17,
     )
     window = np.hanning(400).astype(np.float32)
     runs = []
     for count in (1000,) if samples == "1000" else (400, 1000):
-        x = RNG.standard_normal((2, count, 1)).astype(np.float32)
-        frames = np.lib.stride_tricks.sliding_window_view(x[..., 0], 400, 1)[:, ::160]
-        wanted = np.fft.rfft(frames.astype(np.float64) * window)
+        x = RNG.standard_normal((2, count, parts)).astype(np.float32)
+        values = x.astype(np.float64) @ [1, 1j][:parts]
+        frames = np.lib.stride_tricks.sliding_window_view(values, 400, 1)[:, ::160]
+        wanted = np.fft.fft(frames * window if window_name else frames)
+        wanted = wanted[..., :201] if parts == 1 else wanted
         runs.append(({"x": x, "w": window}, np.stack([wanted.real, wanted.imag], -1)))
     check(model, tmp_path, *runs)

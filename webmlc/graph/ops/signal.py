@@ -217,6 +217,8 @@ def _stft(context: Context, build: Builder) -> Value:
         if context.has(2):
             window = build("Expand", build.inputs[2].unsqueeze(1), [length, parts])
             frames = frames * window.reshape(length * parts)
+        if parts == 2:
+            frames = frames.reshape(0, 0, length, parts)
         return stages.write(build, frames, 2, context.dtype(0))
     matrix = transform_matrix(length, length, parts, inverse=False, onesided=onesided)
     frames = build("Frames", signal, domain="webmlc", length=length, step=hop)
