@@ -21,6 +21,8 @@ from webmlc.frontend.tflite.operation import Operation, Row
 from webmlc.frontend.tflite.operators.mediapipe import options_map
 from webmlc.graph.builder import Operand, Value
 
+BELOW_ONE = np.float32(1 - 2**-24)
+"""A positive float times this number is the next smaller float."""
 NO_SCORE = np.float32(-1)
 """The score of a place without a box: below all scores."""
 
@@ -43,13 +45,16 @@ def _filled(values: Value, size: int, zero: Any) -> Value:
 
 
 def _non_max_suppression(op: Operation) -> Sequence[Value]:
-    """Select boxes that do not overlap. Version 5 can lower the scores of overlapping boxes."""
+    """Select boxes that overlap by less than a limit. ONNX selects boxes that overlap by it, too.
+    Version 5 can lower the scores of overlapping boxes.
+    """
     is_soft = op.operator.name == "NON_MAX_SUPPRESSION_V5"
     sigma = op.constant(5) if is_soft else None
     if is_soft and (sigma is None or sigma.any()):
         op.refuse("it lowers scores by a sigma; convert with a sigma of 0, or with version 4")
     (size,) = op.integers(2, "the largest number of boxes")
     overlap, least = (op.input(index).reshape(1) for index in (3, 4))
+    overlap = overlap.op("Greater", np.float32(0)).where(overlap * BELOW_ONE, np.float32(-1))
     count = np.array([size], np.int64)
     scores = op.input(1)
     rows = _selected(op.input(0), scores.unsqueeze(0), count, overlap, least)

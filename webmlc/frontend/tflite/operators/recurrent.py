@@ -14,7 +14,7 @@ ONNX's LSTM has no limits of the cell, no norms and no projection: Scan computes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -248,10 +248,10 @@ def _rnn(op: Operation, x: Value, first: int) -> Value:
     name = RNN_ACTIVATIONS[op.activation]
     bias = build("Concat", op.input(first + 2), np.zeros(units, np.float32), axis=0).unsqueeze(0)
     weights = [op.input(first + i).unsqueeze(0) for i in (0, 1)]
-    alpha = [1.0] if name == "Affine" else []
-    y = build(
-        "RNN", x, *weights, bias, hidden_size=units, activations=[name], activation_alpha=alpha
-    )
+    attributes: dict[str, Any] = {"activations": [name], "hidden_size": units}
+    if name == "Affine":
+        attributes |= {"activation_alpha": [1.0], "activation_beta": [0.0]}
+    y = build("RNN", x, *weights, bias, **attributes)
     return build("Squeeze", y, (1,))
 
 

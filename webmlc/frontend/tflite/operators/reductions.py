@@ -162,10 +162,10 @@ def _unique(op: Operation) -> Sequence[Value]:
 
 
 def _bucketize(op: Operation) -> Value:
-    """The number of boundaries that are at most each element."""
+    """The number of boundaries that are not above each element."""
     boundaries = np.array(op.options.Boundaries, np.float32)
     x = op.input(0).cast(DType.float32).unsqueeze(op.rank(0))
-    counts = x.op("GreaterOrEqual", boundaries).cast(DType.int32)
+    counts = x.op("Less", boundaries).op("Not").cast(DType.int32)
     return counts.op("ReduceSum", (op.rank(0),), keepdims=0)
 
 
