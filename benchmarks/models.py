@@ -31,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.direct_flops import direct_flops
 from benchmarks.mediapipe import NAMES, mediapipe_files
+from benchmarks.small_models import SEQUENCE, quantised_encoder, recurrent
 from benchmarks.tfjs_graph import tfjs_graph
 from webmlc.build_options import AdapterName, BuildOptions, TargetName
 from webmlc.core.machine import Device
@@ -208,8 +209,8 @@ SMALL = frozenset({"squeezenet", "shufflenet"})
 
 def named() -> dict[str, Source]:
     """Every model that has a name: the digits, the matrix products, dilated convolutions, a
-    spectrogram, the light models of the onnx package, and, where `shared/models` exists, the models
-    that its index marks for benchmarks.
+    spectrogram, the models of `small_models`, the light models of the onnx package, and, where
+    `shared/models` exists, the models that its index marks for benchmarks.
     """
     sources = {
         "digits": Source(partial(onnx.load, DIGITS)),
@@ -218,6 +219,9 @@ def named() -> dict[str, Source]:
         "tcn": Source(partial(dilated, 64, 8000, 3, [1 << n for n in range(10)]), gpu=False),
         "hifigan": Source(partial(dilated, 128, 4000, 11, [1, 3, 5]), gpu=False),
         "stft": Source(partial(spectrogram, 160_000, 1024, 256)),
+        "gru": Source(partial(recurrent, "GRU", quantised=False)),
+        "lstm_dynamic": Source(partial(recurrent, "LSTM", quantised=True)),
+        "encoder_qdq": Source(quantised_encoder, {"sequence": SEQUENCE}, gpu=False),
     }
     for path in sorted(LIGHT.glob("light_*.onnx")):
         name = path.stem.removeprefix("light_")
