@@ -30,6 +30,7 @@ WORDS_ONLY = {
         "word_u8",
         "even_i8",
         "odd_i8",
+        "odd_u8",
         "add_i16",
     ),
 }

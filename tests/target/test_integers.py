@@ -134,7 +134,7 @@ def test_remainders_of_floats_are_exact(run_wasm: object, dtype: DType, op: str)
 
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize(
-    "op", ["dot_u8_i8", "dot_u7_i8", "dot_i16", "word_u8", "even_i8", "odd_i8"]
+    "op", ["dot_u8_i8", "dot_u7_i8", "dot_i16", "word_u8", "even_i8", "odd_i8", "odd_u8"]
 )
 def test_operators_on_words_of_small_integers(run_wasm: object, op: str, features: str) -> None:
     """At the ends of every byte's range, and on random words. Products of bytes run as

@@ -179,6 +179,7 @@ _ROWS = (
     ScalarOperator("word_u8", 4, _word_u8, cost=4),
     ScalarOperator("even_i8", 1, lambda word: _halves(word, 0)),
     ScalarOperator("odd_i8", 1, lambda word: _halves(word, 1)),
+    ScalarOperator("odd_u8", 1, lambda word: np.asarray(word, np.int32) >> 8 & 0x00FF00FF),
 )
 
 SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
@@ -194,7 +195,7 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 - `finite(x)` is `x`, which is promised to be neither infinite nor a NaN.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 
-Eight operators use int32 words that pack small integers, the first in the lowest bits:
+Nine operators use int32 words that pack small integers, the first in the lowest bits:
 
 - `dot_u8_i8(a, b)` multiplies four unsigned bytes of `a` by four signed bytes of `b`, and adds the
   products.
@@ -205,4 +206,5 @@ Eight operators use int32 words that pack small integers, the first in the lowes
 - `add_i16(a, b)` adds 16-bit halves, which wrap.
 - `word_u8(a, b, c, d)` packs the lowest byte of each operand into one word.
 - `even_i8` and `odd_i8` extend bytes 0 and 2, or 1 and 3, to signed 16-bit halves.
+- `odd_u8` extends bytes 1 and 3 to unsigned 16-bit halves.
 """

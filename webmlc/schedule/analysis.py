@@ -337,12 +337,30 @@ def contraction_of(block: Block) -> Contraction | None:
 
 def multiplies_bytes(function: LoopFunction) -> bool:
     """True if a function has dot products of words of bytes."""
-    return any(_calls(function.body, op) for op in ("dot_u8_i8", "dot_i8"))
+    return any(calls_operator(function.body, op) for op in ("dot_u8_i8", "dot_i8"))
 
 
 def multiplies_small_bytes(function: LoopFunction) -> bool:
     """True if a function has dot products of words of bytes, with left operands of seven bits."""
-    return _calls(function.body, "dot_u7_i8")
+    return calls_operator(function.body, "dot_u7_i8")
+
+
+def sums_in_pairs(function: LoopFunction) -> bool:
+    """True if sums of pairs of 16 bits may be faster for a function: the left operands of its dot
+    products of bytes have seven bits, or a single row.
+    """
+    return multiplies_small_bytes(function) or any(
+        calls_operator(block.body, "dot_u8_i8") and _may_have_single_row(block)
+        for block in blocks(function.body)
+    )
+
+
+def _may_have_single_row(block: Block) -> bool:
+    """True for a contraction of one row, or of a number of rows known only at run time."""
+    contraction = contraction_of(block)
+    return contraction is not None and all(
+        as_int(axis.extent) in (None, 1) for axis in contraction.rows
+    )
 
 
 def reduces(function: LoopFunction) -> bool:
@@ -353,10 +371,10 @@ def reduces(function: LoopFunction) -> bool:
 def reduces_products(function: LoopFunction) -> bool:
     """True if a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))
-    return any(_calls(block.body, op) for block in reductions for op in _PRODUCTS)
+    return any(calls_operator(block.body, op) for block in reductions for op in _PRODUCTS)
 
 
-def _calls(root: Stmt, op: str) -> bool:
+def calls_operator(root: Stmt, op: str) -> bool:
     """True if a scalar operator computes a part of a stored value."""
     values = (value_nodes(store.value) for store in stores(root))
     return any(isinstance(node, Call) and node.op == op for nodes in values for node in nodes)

@@ -51,7 +51,8 @@ _INTEGER_LANES = frozenset(
     {"add", "sub", "mul", "fma", "pow", "min", "max", "neg", "abs", "sign", "select"}
     | {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
     | {"eq", "ne", "lt", "le", "gt", "ge"}
-    | {"dot_u8_i8", "dot_u7_i8", "dot_i8", "dot_i16", "word_u8", "even_i8", "odd_i8"}
+    | {"dot_u8_i8", "dot_u7_i8", "dot_i8", "dot_i16", "word_u8"}
+    | {"even_i8", "odd_i8", "odd_u8"}
 )
 """The operators that vectors of integers have."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.against_onnxruntime import parse
 from webmlc.core.dtypes import DType
-from webmlc.core.machine import DOT, RELAXED, SIMD128, Features, Machine
+from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Features, Machine
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
@@ -18,9 +21,11 @@ from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.ops.layout import ByteOperator, ByteProduct
 from webmlc.graph.quantise import use_byte_products as graph_pass
+from webmlc.host.load import load
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.pipeline import build
 from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
@@ -133,9 +138,12 @@ def test_groups_that_split_words_and_few_outputs_are_not_replaced() -> None:
         assert not any("bytes" in node.attributes for node in nodes)
 
 
-def inner_loop(machine: Machine, features: Features) -> str:
-    """The innermost loop of the WAT of a pointwise convolution."""
-    graph = use_byte_products(product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1)))
+CONVOLUTION = product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1))
+
+
+def inner_loop(machine: Machine, features: Features, module: Module = CONVOLUTION) -> str:
+    """The innermost loop of the WAT of a product, by default of a pointwise convolution."""
+    graph = use_byte_products(module)
     kernels = lower_module(fuse(graph, FusionLimits()), CPU_FORM).kernels
     (kernel,) = [k for k in kernels.values() if multiplies_bytes(k)]
     scheduled = schedule_kernel(name_dimensions(kernel).function, machine).function
@@ -165,6 +173,35 @@ def test_an_inexact_dot_product_takes_two_instructions_on_halves(
     loop = inner_loop(machine, features)
     assert loop.count("i32x4.dot_i16x8_s") == rows * vectors * 2
     assert loop.count("v128.load32_splat") == rows
-    assert loop.count("i32x4.shr_s") == rows
+    assert loop.count("i16x8.shr_u") == rows
     assert loop.count("i16x8.shl") == vectors
     assert "relaxed" not in loop and "i32x4.mul" not in loop
+
+
+def test_a_single_row_is_summed_in_pairs_without_an_exact_dot_product() -> None:
+    """Eight words of 16 columns: two parts of four bits for each of the 32 vectors of weights."""
+    loop = inner_loop(PAIRS, "pairs", product("MatMulInteger", "uint8", (1, 256), (256, 32)))
+    assert loop.count("i16x8.relaxed_dot_i8x16_i7x16_s") == 2 * 32
+    assert loop.count("(v128.load ") == 32
+    assert loop.count("i32x4.dot_i16x8_s") == 2 * 4
+    assert "i16x8.shl" not in loop
+
+
+@pytest.mark.parametrize("rows", ["1", "n"])
+@pytest.mark.parametrize("depth", [12, 256, 260])
+def test_sums_in_pairs_are_exact(rows: str, depth: int, tmp_path: Path) -> None:
+    """At the ends of both ranges, where sums of 16 bits are largest, and on random bytes."""
+    generator = np.random.default_rng(depth)
+    w = generator.integers(-128, 128, (depth, 40)).astype(np.int8)
+    w[:, :8], w[:, 8:16] = -128, 127
+    text = f"g (uint8[{rows}, {depth}] x) => (int32[{rows}, 40] y) {{ y = MatMulInteger (x, w) }}"
+    model = parse(text)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    build(model, tmp_path, "wasm")
+    counts = (1,) if rows == "1" else (1, 4, 7)
+    for features in ("pairs", "relaxed", "simd128"):
+        loaded = load(tmp_path, "wasm", features=features)
+        for count in counts:
+            for x in (np.full((count, depth), 255), generator.integers(0, 256, (count, depth))):
+                (got,) = loaded.run({"x": x.astype(np.uint8)}).values()
+                np.testing.assert_array_equal(got, x @ w.astype(np.int64))

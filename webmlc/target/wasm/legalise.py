@@ -152,7 +152,7 @@ def _dot(a: Expr, b: Expr) -> Expr:
     if a.lanes == 1:
         return dot_of_bytes(a, b)
     mask = literal(0x00FF00FF, a)
-    even, odd = a & mask, call("shift_right", a, 8) & mask
+    even, odd = a & mask, call("odd_u8", a)
     return call("dot_i16", even, call("even_i8", b)) + call("dot_i16", odd, call("odd_i8", b))
 
 

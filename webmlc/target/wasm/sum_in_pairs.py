@@ -1,9 +1,9 @@
 """Sum dot products of bytes in pairs of 16 bits, and widen the sums at the end.
 
-In: a lowered function whose registers add up results of an instruction that means `dot_u7_i8`. Out:
-the same sums. A run of products of one register, in one sequence of statements, is added in 16-bit
-halves while these cannot overflow. Then each half is added to the register as 32 bits. Here `dot`
-and `pairs` stand for calls of the two instructions:
+In: a lowered function whose registers add up dot products of bytes: results of an instruction that
+means `dot_u7_i8`, or `dot_u8_i8`. Out: the same sums. A run of products of one register, in one
+sequence of statements, is added in 16-bit halves while these cannot overflow. Then each half is
+added to the register as 32 bits. Here `dot` and `pairs` stand for calls of the two instructions:
 
     C = C + dot(a, x)            P = pairs(a, x)
     C = C + dot(b, y)     →      P = T.add_i16(P, pairs(b, y))
@@ -13,6 +13,17 @@ Without an instruction for the whole dot product, an engine for x86 computes `do
 in three instructions and a load, and `pairs` and its sum in two. The products of values of
 four bits leave room for eight steps: 8 · 2 · 15 · 128 = 30,720 is less than 2^15. A block of 32
 such values has eight steps.
+
+Bytes of eight bits are multiplied as two numbers of four bits, x = x & 15 + 16 · (x >> 4). Each of
+these has a sum of its own. So a step takes four instructions. In halves of words (`legalise`), it
+takes seven: three of these widen the right operand, which the rows of a tile share. So this pays
+for single rows. No sum overflows, whatever the bytes: parts are 0 to 15 and right operands -128 to
+127, so one step adds -3,840 to 3,810 to a half, and eight steps -30,720 to 30,480. The total of a
+word, 17 · 2 · 30,720 at most, fits in 32 bits.
+
+    C = C + T.dot_u8_i8(a, x)      P = pairs(a & 15, x); Q = pairs(a >> 4 & 15, x)
+    C = C + T.dot_u8_i8(b, y)  →   P = T.add_i16(P, pairs(b & 15, y)); Q = T.add_i16(Q, ...)
+                                   C = C + T.dot_i16(P, 0x00010001) + T.dot_i16(Q, 0x00100010)
 """
 
 from __future__ import annotations
@@ -21,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Broadcast, Call, Const, Expr, call
+from webmlc.core.expr import Broadcast, Call, Const, Expr, call, literal
 from webmlc.core.instruction import INSTRUCTIONS, Instruction, InstructionCall
 from webmlc.loops.ir import (
     Buffer,
@@ -43,15 +54,23 @@ _LARGEST_HALF = (1 << 15) - 1
 _LARGEST_ACTIVATION = 128
 """The largest magnitude of a signed byte."""
 _LANE_SHAPE = (Const(VECTOR_LANES),)
-_ONES = Broadcast(Const(0x00010001, DType.int32), VECTOR_LANES)
+_ONES = 0x00010001
+"""The number one in both halves of a word."""
+_NIBBLE = 4
+"""The bits of a part of a byte that is multiplied in two parts."""
+_MOST_SPLIT = 4
+"""The most registers whose bytes are multiplied in two parts. Derived: each has three registers,
+the sums of both parts and their total, and a machine has fifteen registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A statement that adds the dot product of `a` and `b` to a vector register, and its stage."""
+    """A statement that adds the dot product of bytes to a vector register, and its stage. `parts`
+    are the left operands, whose bytes have at most seven bits, the lowest bits first.
+    """
 
     register: Buffer
-    a: Expr
+    parts: tuple[Expr, ...]
     b: Expr
     stage: int
 
@@ -69,9 +88,12 @@ def sum_in_pairs(function: LoopFunction) -> LoopFunction:
             return None
         statements: list[Stmt | None] = list(stmt.statements)
         for run in _runs(stmt.statements):
-            pairs = Buffer(names.fresh("pairs"), _LANE_SHAPE, DType.int32, "local")
-            added.append(pairs)
-            _rewrite(statements, run, pairs)
+            sums = [
+                Buffer(names.fresh("pairs"), _LANE_SHAPE, DType.int32, "local")
+                for _ in run[min(run)].parts
+            ]
+            added.extend(sums)
+            _rewrite(statements, run, sums)
         return seq(*(statement for statement in statements if statement is not None))
 
     body = map_statements(function.body, rule)
@@ -91,14 +113,16 @@ def _runs(statements: Sequence[Stmt]) -> list[dict[int, _Step]]:
                 open_runs.pop(register, None)
         if step is None:
             continue
-        largest = 2 * _largest_byte(step.a) * _LARGEST_ACTIVATION
+        largest = 2 * max(map(_largest_byte, step.parts)) * _LARGEST_ACTIVATION
         run, total = open_runs.get(step.register, ({}, _LARGEST_HALF))
         if total + largest > _LARGEST_HALF:
             run, total = {}, 0
             runs.append(run)
         run[position] = step
         open_runs[step.register] = run, total + largest
-    return [run for run in runs if len(run) > 1]
+    runs = [run for run in runs if len(run) > 1]
+    split = {run[min(run)].register for run in runs if len(run[min(run)].parts) > 1}
+    return [run for run in runs if len(split) <= _MOST_SPLIT or len(run[min(run)].parts) == 1]
 
 
 def _step(stmt: Stmt) -> _Step | None:
@@ -114,8 +138,16 @@ def _step(stmt: Stmt) -> _Step | None:
                 match term:
                     case InstructionCall(instruction=Instruction(meaning=Call(op="dot_u7_i8"))):
                         a, b = term.args
-                        return _Step(register, a, b, stage)
+                        return _Step(register, (a,), b, stage)
+                    case Call(op="dot_u8_i8", args=(a, b)):
+                        return _Step(register, _nibbles(a), b, stage)
     return None
+
+
+def _nibbles(word: Expr) -> tuple[Expr, ...]:
+    """The lower and the upper four bits of the bytes of a word."""
+    mask = literal(0x0F0F0F0F, word)
+    return word & mask, call("shift_right", word, _NIBBLE) & mask
 
 
 def _largest_byte(word: Expr) -> int:
@@ -129,21 +161,29 @@ def _largest_byte(word: Expr) -> int:
     return 127
 
 
-def _rewrite(statements: list[Stmt | None], run: Mapping[int, _Step], pairs: Buffer) -> None:
+def _rewrite(
+    statements: list[Stmt | None], run: Mapping[int, _Step], sums: Sequence[Buffer]
+) -> None:
     """Rewrite the statements of a run. A register that is cleared first gets the first sum."""
     first, last = min(run), max(run)
     register, stage = run[first].register, run[first].stage
     for position, step in run.items():
-        value: Expr = InstructionCall(INSTRUCTIONS[_PAIRS], (step.a, step.b))
-        if position != first:
-            value = call("add_i16", read_register(pairs), value)
-        statements[position] = Store(pairs, (LANES,), value, stage)
-    total = call("dot_i16", read_register(pairs), _ONES)
+        stores: list[Stmt] = []
+        for part, pairs in zip(step.parts, sums, strict=True):
+            value: Expr = InstructionCall(INSTRUCTIONS[_PAIRS], (part, step.b))
+            if position != first:
+                value = call("add_i16", read_register(pairs), value)
+            stores.append(Store(pairs, (LANES,), value, stage))
+        statements[position] = seq(*stores)
+    total: Expr | None = None
+    for number, pairs in enumerate(sums):
+        weight = Broadcast(Const(_ONES << _NIBBLE * number, DType.int32), VECTOR_LANES)
+        term = call("dot_i16", read_register(pairs), weight)
+        total = term if total is None else total + term
+    assert total is not None
     if not _remove_clearing(statements, first, register):
         total = call("add", read_register(register), total)
-    statements[last] = seq(
-        Store(pairs, (LANES,), value, stage), Store(register, (LANES,), total, stage)
-    )
+    statements[last] = seq(*stores, Store(register, (LANES,), total, stage))
 
 
 def _remove_clearing(statements: list[Stmt | None], before: int, register: Buffer) -> bool:

@@ -77,8 +77,9 @@ LANE_SHIFTS = {
 HALVES = {
     "even_i8": ("i16x8.shl (i32.const 8)", "i16x8.shr_s (i32.const 8)"),
     "odd_i8": ("i16x8.shr_s (i32.const 8)",),
+    "odd_u8": ("i16x8.shr_u (i32.const 8)",),
 }
-"""The instructions that turn every second byte into a signed 16-bit lane, in order. Each has its
+"""The instructions that turn every second byte into a 16-bit lane, in order. Each has its
 second operand behind its name.
 """
 

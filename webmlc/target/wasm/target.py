@@ -28,8 +28,8 @@ from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import (
     multiplies_bytes,
-    multiplies_small_bytes,
     reduces_products,
+    sums_in_pairs,
     updates_others,
 )
 from webmlc.schedule.rules import schedule_kernel
@@ -87,7 +87,7 @@ VARIANTS = {
     variant.machine.name: variant
     for variant in (
         Variant(DOT, "relaxed", ((multiplies_bytes, _RELAXED),), **_OPTIONAL),
-        Variant(PAIRS, "relaxed", ((multiplies_small_bytes, _RELAXED),), **_OPTIONAL),
+        Variant(PAIRS, "relaxed", ((sums_in_pairs, _RELAXED),), **_OPTIONAL),
         _RELAXED,
         Variant(SIMD128, "simd128", ((reduces_products, _RELAXED),), is_explained=False),
     )

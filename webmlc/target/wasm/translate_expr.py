@@ -172,7 +172,7 @@ class ExprTranslator:
                 first, second, *upper = map(self.lowest_bytes, args)
                 lower = Instruction(INTERLEAVED[1], (first, second))
                 return Instruction(INTERLEAVED[2], (lower, Instruction(INTERLEAVED[1], (*upper,))))
-            case Call(op="even_i8" | "odd_i8" as op, args=(a,)) if lanes > 1:
+            case Call(op="even_i8" | "odd_i8" | "odd_u8" as op, args=(a,)) if lanes > 1:
                 return _converted(HALVES[op], self.value(a))
             case Call(op="bit_not", args=(a,)) if lanes > 1:
                 return self.apply("v128.not", a)

@@ -43,6 +43,7 @@ from webmlc.schedule.rules.tiling.nests import (
 )
 from webmlc.schedule.rules.tiling.tile import Reduction, make_tile, strip_counts
 from webmlc.schedule.rules.wasm.contraction_facts import (
+    PAIRED_STEPS,
     ContractionFacts,
     ContractionParameters,
     Prefetch,
@@ -192,7 +193,9 @@ class _Tiling:
         around, within = (together, None) if half is None else (None, together)
         order(schedule, panels, around, row, *roles.walk, half, within, lane)
         if row is None:
-            make_tile(schedule, nest, half, lane, self.facts.lanes, Reduction(self.phases(1, half)))
+            steps = PAIRED_STEPS if self.facts.in_pairs else 1
+            reduction = Reduction(self.phases(1, half), steps=steps)
+            make_tile(schedule, nest, half, lane, self.facts.lanes, reduction)
             return
         roles = replace(roles, half=half, together=within, lane=lane)
         for copy, height in partition_into(schedule, row, heights):
@@ -251,6 +254,8 @@ class _Tiling:
         order(schedule, half, roles.together, narrow, *roles.walk, tiles, inner, lane)
         strips = self.strips(height)
         steps = self.parameters.steps if strips == 1 else 1
+        if height.size == 1 and self.facts.in_pairs:
+            steps = PAIRED_STEPS
         reduction = Reduction(self.phases(height.size), strips, steps)
         make_tile(schedule, nest, inner, lane, self.facts.lanes, reduction)
 

@@ -25,6 +25,7 @@ from webmlc.loops.ir import Axis, Block, Buffer
 from webmlc.schedule.analysis import (
     Contraction,
     axis_ranges,
+    calls_operator,
     collapses,
     contraction_of,
     flat_index,
@@ -53,6 +54,9 @@ REUSED_ROWS = 64
 """Rows whose products take as long as a panel takes to arrive from memory. With more rows, a panel
 is fetched beforehand and read from end to end. Measured in Chromium on ResNet-50: with this fetch,
 18 rows take 23 % longer, 25 rows 3 %, 49 rows 1 %, and 196 rows 4 % less time."""
+PAIRED_STEPS = 8
+"""Steps of a single row that are added up in 16 bits before they are widened. Derived: parts of
+four bits leave room for eight (`target.wasm.sum_in_pairs`)."""
 FETCHED_LINES = 8
 """Cache lines that one iteration of a prefetch asks for, by default (an estimate)."""
 
@@ -136,6 +140,8 @@ class ContractionFacts:
     size of the right operand if it comes in packed panels of a known number, else 0; `panel_width`
     and `element_bytes`: the size of its last dimension and of its elements. `is_streamed`: whether
     the panels outgrow the second-level cache. `owns_rows`: whether all loops are its own.
+    `in_pairs`: whether words of bytes are multiplied, and the machine sums their products in pairs
+    for single rows.
     """
 
     update: str
@@ -153,6 +159,7 @@ class ContractionFacts:
     element_bytes: int
     is_streamed: bool
     owns_rows: bool
+    in_pairs: bool
     lanes: int
     panel: int
 
@@ -241,11 +248,11 @@ class ContractionFacts:
             walks_outside=bool(walk) and is_small and has_enough,
             blocks=blocks,
             rows=tile_height(steps if block is None else Const(block), machine),
-            single_columns=machine.narrow_tile.columns,
+            single_columns=2 * self.panel if self.in_pairs else machine.narrow_tile.columns,
             pair_columns=machine.narrow_tile.columns // 2,
-            takes_turns=self.panel_bytes > machine.l2_bytes // 4,
+            takes_turns=self.panel_bytes > machine.l2_bytes // 4 and not self.in_pairs,
             has_halves=True,
-            strips=max(1, strips) if is_streamed and not is_reused else 1,
+            strips=max(1, strips) if is_streamed and not (is_reused or self.in_pairs) else 1,
             steps=UNROLLED_STEPS if is_streamed else 1,
             prefetch=prefetch if is_streamed else None,
         )
@@ -307,6 +314,7 @@ def contraction_facts(
         right.dtype.bytes,
         panel_bytes > machine.l2_bytes,
         fixed == 0,
+        "pairs" in machine.features and calls_operator(block.body, "dot_u8_i8"),
         machine.lanes,
         machine.tile.columns,
     )
