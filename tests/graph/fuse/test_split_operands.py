@@ -4,9 +4,12 @@ same.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.against_onnxruntime import check, parse
 from tests.graph.graphs import module
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.split_operands import split_operands
@@ -62,3 +65,30 @@ def test_no_split_binds_more_than_the_limit(size: str) -> None:
         x = np.arange(20, dtype=np.float32)
         for part, value in evaluate_module(split, {"x": x}).items():
             np.testing.assert_array_equal(value, x[int(part[1:]), None], err_msg=part)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "sizes"),
+    [
+        ((3, 20), 1, [1] * 20),
+        ((20, "n"), 0, [1] * 20),
+        ((2, 40, "n"), -2, [1, 3] * 10),
+        (("n", 25), -1, [1] * 7 + [3] + [0] + [1] * 15),
+        ((17,), 0, [1] * 17),
+    ],
+)
+def test_devices_have_groups_of_different_sizes(
+    shape: tuple[int | str, ...], axis: int, sizes: list[int], tmp_path: Path
+) -> None:
+    """A package for both devices joins the parts again in the reverse order."""
+    parts = [f"y{i}" for i in range(len(sizes))]
+    numbers = ", ".join(map(str, sizes))
+    dims = ", ".join("m" if size == "n" else str(size) for size in shape)
+    model = parse(
+        f"""g (float[{dims}] x) => (float[{dims}] y)
+        <int64[{len(sizes)}] sizes = {{{numbers}}}> {{
+            {", ".join(parts)} = Split<axis = {axis}>(x, sizes)
+            y = Concat<axis = {axis}>({", ".join(reversed(parts))}) }}"""
+    )
+    x = np.random.default_rng(0).random([2 if isinstance(s, str) else s for s in shape], np.float32)
+    check(model, tmp_path, {"x": x})

@@ -93,15 +93,18 @@ def _split_fold(operands: int, node: Node, build: Builder, y: Value) -> Node | N
 
 
 def _split_split(parts: int, node: Node, build: Builder) -> str | None:
-    """A Split of many parts  ->  a Split of each group, from where the group before it ends"""
+    """A Split of many parts  ->  a Split of each group, from where the group before it ends
+
+    Devices have groups of different sizes, and a package has one constant of each name.
+    """
     if len(node.outputs) <= parts:
         return None
     types = [build.value(output).type for output in node.outputs]
     axis = int(node.attributes.get("axis", 0)) % types[0].rank
     start: Expr = const(0)
-    for number, group in enumerate(_groups(range(len(types)), parts)):
+    for group in _groups(range(len(types)), parts):
         lengths = [types[index].shape[axis] for index in group]
-        name = f"{node.outputs[0]}/lengths{number}"
+        name = f"{node.outputs[0]}/lengths{group[0]}to{group[-1]}"
         _write_integers(build, name, lengths)
         attributes: dict[str, Attribute] = {"axis": axis, START: start}
         outputs = tuple(node.outputs[index] for index in group)
