@@ -28,11 +28,12 @@ TWO = {"y": np.full(3, 2, np.float32)}
 
 
 def test_random_graphs(bench: Bench) -> None:
-    """The first graphs that are not skipped, whichever operators there are."""
+    """The first graphs that can be judged, whichever operators there are."""
     cases = graphs = 0
     for number in range(MOST_DRAWN):
         subject = draw_subject(0, number)
-        assert subject is not None
+        if subject is None:
+            continue  # an operator that the judge does not run
         checked = bench.check(subject, threads=1 + number % 2)
         for way, verdicts in checked.verdicts.items():
             assert not [v for v in verdicts if v.is_bug], (number, way, verdicts)
