@@ -35,13 +35,16 @@ def bound(**constants: Any) -> Any:
 
 def test_what_inputs_decide_a_shape_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnknownShapeError) as caught:
-        webmlc.build(parse(CHOICE), tmp_path)
+        webmlc.build(parse(REDUCED), tmp_path)
     assert str(caught.value) == (
         "1 node of this model cannot be compiled:\n"
-        "  If (node 'y'): the condition of an If that gives float32[4, 6] or float32[4] is "
-        "computed at run time (value 'c'); make it a constant\n"
-        "If they never change, build these inputs in: --constant c=..."
+        "  ReduceSum (node 'y'): the number of axes is computed at run time (value 'axes'); "
+        "make it a constant\n"
+        "If they never change, build these inputs in: --constant axes=..."
     )
+
+
+def test_a_constant_condition_chooses_the_branch(tmp_path: Path) -> None:
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     for condition, expected in ((True, -x), (False, x[:, -1])):
         webmlc.build(parse(CHOICE), tmp_path, target="wasm", constants={"c": condition})

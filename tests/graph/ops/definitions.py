@@ -485,7 +485,14 @@ def segments(x: Array) -> Any:
     return np.array(runs), x[[a for a, _ in runs]]
 
 
+def require(is_legal: Any) -> None:
+    """Raise ValueError for inputs to which a definition gives no meaning."""
+    if not is_legal:
+        raise ValueError("the definition says nothing of such inputs")
+
+
 def dense(_: Array, values: Array, missing: Array, limits: Array, **a: Any) -> Array:
+    require(limits[0] >= 0 and (np.diff(limits) >= 0).all())
     rows = [values[start:end] for start, end in pairwise(limits)]
     result = np.full((len(rows), max(map(len, rows))), missing.item())
     for line, row in zip(result, rows, strict=True):
@@ -500,12 +507,18 @@ def sparse(limits: Array) -> Any:
 
 
 def segment_sum(x: Array, ids: Array) -> Array:
+    require(ids[0] >= 0 and (np.diff(ids) >= 0).all())
     return np.stack([x[ids == i].sum(0) for i in range(ids[-1] + 1)])
 
 
-def scattered(shape: Array, indices: Array, updates: Array, maskedValue: int = -1, **a: Any) -> Any:
+def scattered(
+    shape: Array, indices: Array, updates: Array, maskedValue: int | None = None, **a: Any
+) -> Any:
     result = np.zeros(shape, updates.dtype)
-    is_used = indices[..., 0] != maskedValue
+    is_used = np.ones(indices.shape[:-1], bool)
+    if maskedValue is not None:
+        is_used = indices[..., 0] != maskedValue
+    require((indices[is_used] >= 0).all())
     np.add.at(result, indices[is_used][:, 0], updates[is_used])
     return result
 
@@ -514,6 +527,7 @@ def longformer(
     x: Array, w: Array, b: Array, mask: Array, gw: Array, gb: Array, flags: Array, **a: Any
 ) -> Array:
     """Attention token by token, each to the tokens that it sees."""
+    require(np.isin(flags, (0, 1)).all())
     n, window = a["num_heads"], a["window"]
     if w.ndim == 3:
         weights, b5 = [*w, *gw], np.split(b, 5)
