@@ -248,8 +248,11 @@ class Tree:
 
 def fold_together(schedule: Schedule, fold: str, tree: Tree) -> None:
     """Let the threads of a workgroup fold together; every thread has the result."""
+    loops = schedule.reduce_loops(fold)
+    if not loops:
+        return  # each thread reads the only element
     size = tree.size
-    loop = fuse_all(schedule, schedule.reduce_loops(fold))
+    loop = fuse_all(schedule, loops)
     while (extent_of(schedule, loop) or size) > tree.radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
