@@ -495,7 +495,9 @@ class _Inference:
         if self.is_trial:
             outputs = [value for value in continuation.outputs if value not in unlike]
             return replace(continuation, outputs=outputs)
-        if self.function.name != "main" or not unlike.isdisjoint(map(_elements, self.sequences)):
+        are_tensors = all(branch[value] is not None for branch in types for value in unlike)
+        is_joined = not unlike.isdisjoint(map(_elements, self.sequences))
+        if self.function.name != "main" or not are_tensors or is_joined:
             raise UnlikeBranchesError(continuation.node.inputs[0])
         followers, outputs = list(continuation.followers), list[str]()
         for value in dict.fromkeys(continuation.outputs):
