@@ -139,8 +139,8 @@ class Transform:
         """The bins that a stage makes of each of `done` bins: all, or whole vectors up to the last
         bin.
         """
-        wanted = -(-self.bins // done)
-        return radix if done * radix < self.length else min(radix, -(-wanted // LANES) * LANES)
+        share = -(-self.bins // done)
+        return radix if done * radix < self.length else min(radix, -(-share // LANES) * LANES)
 
     def _cost(self, done: int, radix: int) -> float:
         """Multiply-adds of a stage after `done` bins, for one signal. The last of several stages

@@ -74,7 +74,7 @@ def sizes(build: Builder, *parts: int | Value) -> Value:
 
 
 def padded(tokens: Value, length: Value, pad: int) -> Value:
-    """The tokens with so many of `pad` after each sequence that it has this length."""
+    """The tokens, with `pad` after each sequence up to the length."""
     build, rank = tokens.build, 2
     missing = length - tokens.size(-1)
     pads = sizes(build, *[0] * (2 * rank - 1), missing)
